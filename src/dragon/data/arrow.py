@@ -8,10 +8,12 @@ Tables of other programs with columns `key` and `value` are read as well.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dragon.data.plain_files import loader
@@ -36,13 +38,12 @@ class _OtherKindError(Exception):
     """A column has an entry of another kind than its first rows."""
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> ModuleType:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("tables need pyarrow: pip install 'dragon-runtime[arrow]'", name="pyarrow") from error
-    return pyarrow
 
 
 # ---- writing
@@ -63,7 +64,7 @@ def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> i
                 continue
 
 
-def _write(pa: Any, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:
+def _write(pa: ModuleType, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:
     """Write a table with columns of these kinds."""
     count = 0
     batches = _batches(pairs)
@@ -119,7 +120,7 @@ def _kind(value: Any) -> str:
     return _PICKLED
 
 
-def _type(pa: Any, kind: str) -> Any:
+def _type(pa: ModuleType, kind: str) -> pyarrow.DataType:
     if kind.startswith("array:"):
         import numpy as np
 
@@ -128,7 +129,7 @@ def _type(pa: Any, kind: str) -> Any:
     return types.get(kind, pa.large_binary())
 
 
-def _column(pa: Any, kinds: list[str], place: int, values: list[Any]) -> pyarrow.Array:
+def _column(pa: ModuleType, kinds: list[str], place: int, values: list[Any]) -> pyarrow.Array:
     kind = kinds[place]
     if kind == _PICKLED:
         return pa.array([dumps(value) for value in values], _type(pa, kind))
@@ -167,7 +168,7 @@ def read_table(path: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tu
     return count, _pairs(batches, names)
 
 
-def _opened(pa: Any, path: Path) -> tuple[Any, int, Iterable[Any]]:
+def _opened(pa: ModuleType, path: Path) -> tuple[pyarrow.Schema, int, Iterable[pyarrow.RecordBatch]]:
     if path.suffix == ".parquet":
         file = pa.parquet.ParquetFile(path)
         return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_ROWS)
@@ -177,7 +178,7 @@ def _opened(pa: Any, path: Path) -> tuple[Any, int, Iterable[Any]]:
     return opened.schema, sum(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)), batches
 
 
-def _pairs(batches: Iterable[Any], names: list[str]) -> Iterator[tuple[Any, Any]]:
+def _pairs(batches: Iterable[pyarrow.RecordBatch], names: list[str]) -> Iterator[tuple[Any, Any]]:
     for batch in batches:
         for first in range(0, batch.num_rows, _ROWS):
             rows = batch.slice(first, _ROWS)
@@ -185,7 +186,7 @@ def _pairs(batches: Iterable[Any], names: list[str]) -> Iterator[tuple[Any, Any]
             yield from zip(*columns, strict=True)
 
 
-def _values(column: Any, pickled: bool) -> Iterator[Any]:
+def _values(column: pyarrow.Array, pickled: bool) -> Iterator[Any]:
     import pyarrow as pa
 
     kind = column.type

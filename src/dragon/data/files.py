@@ -22,6 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("ddict:// needs fsspec: pip install 'dragon-runtime[arrow]'", name="fsspec") from error
 
+
 __all__ = ["DictionaryFileSystem"]
 
 
@@ -94,7 +95,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: object
-    ) -> Any:
+    ) -> dict[str, dict[str, Any]] | list[str]:
         """Return all files below a folder, and with `withdirs` also the folders."""
         path = self._strip_protocol(path)
         if maxdepth is not None and maxdepth < 1:
@@ -151,7 +152,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise TypeError(f"{path!r} is no file: its value is of type {type(value).__name__}")
         return value
 
-    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
+    def pipe_file(self, path: str, value: bytes | bytearray | memoryview, mode: str = "overwrite", **_: object) -> None:
         """Write a whole file. Raises FileExistsError with the mode "create"."""
         path = self._strip_protocol(path)
         if mode == "create" and path in self.ddict:

@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from dragon.infrastructure.errors import DragonError
@@ -29,7 +29,7 @@ class PickleRefusedError(DragonError):
 def loader(allowed: bool, where: object) -> Callable[..., Any]:
     """Return pickle.loads, or if not `allowed` a function that raises PickleRefusedError about the file `where`."""
 
-    def refuse(data: object, **options: object) -> Any:
+    def refuse(data: object, **options: object) -> NoReturn:
         raise PickleRefusedError(
             f"{where} has pickled objects, and loading those can run any program: allow it (--allow-pickle) "
             "if you trust the author of the file"

@@ -67,7 +67,7 @@ class Piece(msgspec.Struct, array_like=True, tag=2):
 class Result(NamedTuple):
     """The value and the buffers that an operation returns."""
 
-    value: Any = None
+    value: object = None
     buffers: list[Any] = []
     as_bytes: bool = False
 
@@ -107,8 +107,7 @@ def _values(shard: Shard, arguments: list[Any], buffers: list[Any]) -> Result:
         return Result(entries, blobs)
 
     keys, checkpoint = arguments
-    result: Result = shard.read_many(keys, checkpoint, take)
-    return result
+    return shard.read_many(keys, checkpoint, take)
 
 
 def _blobs(stored: Stored) -> list[Any]:

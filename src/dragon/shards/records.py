@@ -15,10 +15,14 @@ import zlib
 from collections.abc import Callable
 from hashlib import blake2b
 from numbers import Complex, Number, Rational
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.serialization import dumps
+
+if TYPE_CHECKING:
+    import datetime
+    import decimal
 
 BLOB = 32 * 1024  # bytes from which a buffer is a blob
 
@@ -168,18 +172,18 @@ def _parts_of_range(key: range) -> tuple[int, ...]:
     return () if not key else (key[0],) if key[0] == key[-1] else (key[0], key[-1], key.step)
 
 
-def _parts_of_decimal(key: Any) -> tuple[Any, ...]:
+def _parts_of_decimal(key: decimal.Decimal) -> tuple[object, ...]:
     sign, digits, exponent = key.as_tuple()
     text = "".join(map(str, digits))
     kept = text.rstrip("0")
-    return sign, kept, exponent + len(text) - len(kept) if kept else exponent
+    return sign, kept, int(exponent) + len(text) - len(kept) if kept else exponent
 
 
-def _parts_of_duration(key: Any) -> tuple[int, int, int]:
+def _parts_of_duration(key: datetime.timedelta) -> tuple[int, int, int]:
     return key.days, key.seconds, key.microseconds
 
 
-def _parts_of_moment(key: Any) -> tuple[Any, ...]:
+def _parts_of_moment(key: datetime.datetime | datetime.time) -> tuple[object, ...]:
     """Return what decides whether datetimes, or times, are equal: the moment in UTC, if they have an offset."""
     import datetime
 
@@ -238,17 +242,19 @@ def _of_parts(kind: bytes, parts: tuple[Any, ...], loads: Callable[..., Any]) ->
     return make[kind](*parts)
 
 
-def _moment(is_time: bool, kind: int, *parts: Any, loads: Callable[..., Any]) -> object:
+def _moment(
+    is_time: bool, kind: int, days: int, seconds: int, micros: int, zone: bytes = b"", *, loads: Callable[..., Any]
+) -> object:
     import datetime
 
     day, second = datetime.timedelta(1), datetime.timedelta(seconds=1)
     first, last = (day * 0, day) if is_time else (day, day * (datetime.date.max.toordinal() + 1))
-    since = datetime.timedelta(*parts[:3])
+    since = datetime.timedelta(days, seconds, micros)
     # At the ends, which are not in UTC, another zone is used.
     shown = since + second * max(0, -((since - first) // second)) - second * max(0, (since - last) // second + 1)
-    zone = None if kind == 0 else datetime.timezone(shown - since) if kind == 1 else loads(parts[3][1:])
+    tzinfo = None if kind == 0 else datetime.timezone(shown - since) if kind == 1 else loads(zone[1:])
     made = datetime.datetime.min + (shown if is_time else shown - day)
-    return (made.time() if is_time else made).replace(tzinfo=zone)
+    return (made.time() if is_time else made).replace(tzinfo=tzinfo)
 
 
 def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
@@ -334,7 +340,7 @@ def _encode_object_value(value: object) -> Record:
     return Record(b"".join([bytes([_BUFFERS]), _COUNT.pack(len(sizes)), table, *following, data]), list(blobs))
 
 
-def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> Any:
+def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> object:
     """Return the value of a record. `blob(index, as_bytes)` returns a blob, `loads` loads a pickle."""
     kind = head[0]
     if kind == _INT:

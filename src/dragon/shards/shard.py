@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> li
     return [manager if chosen and manager < now else place]
 
 
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+MISSING: object = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 # The indices of a shard's words, and the values of its state, as in the core.
 CHANGES, _STATE, _NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _CHOSEN, _SINCE, _COUNT_OF_WORDS = range(9)
@@ -190,11 +191,9 @@ class Shard(_core.Shard):
         """Give the memory to another shard in that folder, after the current write. What a process reads is copied."""
         self.settle()
         if not self._is_read():
-            try:
+            with suppress(OSError):  # the folder is on another file system: copy the data
                 (folder / "data.mdb").hardlink_to(Path(self.settings.folder) / "data.mdb")
                 return
-            except OSError:
-                pass  # the folder is on another file system: copy the data
         self._copy_to(str(folder))
         self.words[_ALLOCATED] = 0
 

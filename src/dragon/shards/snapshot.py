@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from dragon.files import regular
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
@@ -109,7 +109,7 @@ class _Summed:
         self.file, self._progress, self._unsynced = file, progress, 0
         self.sum = blake2b(digest_size=_DIGEST)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         self.file.write(data)
         self.sum.update(data)
         self._unsynced += len(data)

@@ -57,13 +57,13 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self.missing = size
-        memory: Any = None
+        memory: _core.Loan | None = None
         if size >= _IN_ARENA:
             with suppress(MemoryError):  # the arena has no room
                 memory = _core.Loan(size)
         self._memory = memoryview(bytearray(size) if memory is None else memory)
 
-    def add(self, piece: Any) -> None:
+    def add(self, piece: bytes | memoryview) -> None:
         """Append the next piece."""
         start, size = len(self._memory) - self.missing, len(piece)
         self._memory[start : start + size] = piece

@@ -10,7 +10,7 @@ import string
 import time
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateError
 from dragon.infrastructure.errors import NotSupportedError
@@ -92,7 +92,9 @@ def new_name() -> str:
     return "-".join([*re.findall(r"[\w.]+", place_in_program()[-60:]), letters])
 
 
-def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:
+def nodes_of(
+    managers_per_node: int | None, n_nodes: int | None, policy: Policy | list[Policy] | None, managers_per_policy: int
+) -> list[int]:
     """Return the node of each manager. Raises the errors that DDict() documents for parameters that cannot be met."""
     if isinstance(policy, (list, tuple)):
         if not policy:  # System().gpu_policies() is empty without GPUs
@@ -318,7 +320,7 @@ def _check_kinds(kind: type, **parameters: object) -> None:
             raise TypeError(f"{name} must be {_NAMES[kind]}, not {value!r}")
 
 
-def check_timeout(timeout: Any) -> None:
+def check_timeout(timeout: float | None) -> None:
     """Raise TypeError or ValueError unless `timeout` is a number of seconds from 0 on, or None."""
     if timeout is None:
         return
@@ -328,7 +330,7 @@ def check_timeout(timeout: Any) -> None:
         raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
 
 
-def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
+def _check_numbers(total_mem: int, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
     """Raise AttributeError or ValueError for numbers that are out of range."""
     if not isinstance(plain_number(total_mem), int) or isinstance(total_mem, bool):
         raise AttributeError(f"total_mem must be a whole number of bytes or a size such as '64M', not {total_mem!r}")

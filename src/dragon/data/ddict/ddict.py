@@ -192,7 +192,7 @@ class DDict(Handle[K, V], Generic[K, V]):
             batch.add(self._scope.place(encoded), encoded, self._codec.record(value))
         batch.send()
 
-    def update(self, other: Any = (), /, **more: Any) -> None:
+    def update(self, other: SupportsKeysAndGetItem[K, V] | Iterable[tuple[K, V]] = (), /, **more: V) -> None:
         """Put the keys and values that dict.update() would."""
         self.put_many(other)
         self.put_many(more)  # type: ignore[arg-type]
@@ -330,12 +330,12 @@ class DDict(Handle[K, V], Generic[K, V]):
 
         @functools.wraps(function)
         def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
-            key: Any = ("memoize", name, args, tuple(sorted(kwargs.items())))
+            key = ("memoize", name, args, tuple(sorted(kwargs.items())))
             found = self._now(key)
             if found is MISSING:
                 found = function(*args, **kwargs)
-                self[key] = found  # type: ignore[assignment]
-            return found  # type: ignore[no-any-return]
+                self[key] = found  # type: ignore[index,assignment]
+            return found  # type: ignore[return-value]
 
         return remembered
 

@@ -23,7 +23,7 @@ from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
-from dragon.runtime.picklers import pickler_of
+from dragon.runtime.picklers import Pickler, pickler_of
 from dragon.runtime.protocol.shards import Settings
 from dragon.shards.records import FOREIGN, Record, decode_key, encode_key, encode_value
 from dragon.shards.shard import MISSING, PERSISTENT
@@ -31,7 +31,7 @@ from dragon.shards.shard import MISSING, PERSISTENT
 if TYPE_CHECKING:
     from dragon.native.machine import Node
 
-_UNSET: Any = object()
+_UNSET: object = object()
 T = TypeVar("T")
 
 
@@ -101,10 +101,10 @@ def stats_of(settings: Settings, usage: dict[str, int], keys: int) -> DDictManag
 
 @dataclass(frozen=True)
 class Codec:
-    """The picklers of a handle, which have dumps() and loads(); None: the dictionary's own encoding."""
+    """The picklers of a handle; None: the dictionary's own encoding."""
 
-    keys: Any = None
-    values: Any = None
+    keys: Pickler | None = None
+    values: Pickler | None = None
 
     def key(self, key: object) -> bytes:
         """Return the encoded form of a key."""
@@ -112,14 +112,14 @@ class Codec:
 
     def decoded(self, key: bytes) -> Any:
         """Return the key of an encoded form."""
-        foreign = self.keys is not None and key.startswith(FOREIGN)
-        return self.keys.loads(key[len(FOREIGN) :]) if foreign else decode_key(key)
+        keys = self.keys
+        return keys.loads(key[len(FOREIGN) :]) if keys is not None and key.startswith(FOREIGN) else decode_key(key)
 
     def record(self, value: object) -> Record:
         """Return the record of a value."""
         return encode_value(value if self.values is None else self.values.dumps(value))
 
-    def loaded(self, value: object) -> Any:
+    def loaded(self, value: Any) -> Any:
         """Return the value that was put, from the value that a shard returned, which may be MISSING."""
         return value if self.values is None or value is MISSING else self.values.loads(value)
 
@@ -249,7 +249,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
                 value = scope.value_elsewhere(shard, encoded)
                 if value is MISSING:
                     raise scope.missing(key, shard)
-        return value if codec is OWN else codec.loaded(value)  # type: ignore[no-any-return]
+        return value if codec is OWN else codec.loaded(value)  # type: ignore[return-value]
 
     def __setitem__(self, key: K, value: V) -> None:
         scope, codec = self._scope, self._codec
@@ -290,7 +290,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def pop(self, key: K, /) -> V: ...
     @overload
     def pop(self, key: K, default: V | T) -> V | T: ...
-    def pop(self, key: K, default: object = _UNSET) -> Any:
+    def pop(self, key: K, default: object = _UNSET) -> object:
         """Remove a key and return its value, or `default` if the key is missing. Raises DDictKeyError without a
         default."""
         found = self._removed(key, "take")
@@ -300,13 +300,13 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
             return default
         return self._codec.loaded(found)
 
-    def _removed(self, key: object, method: str) -> Any:
+    def _removed(self, key: object, method: str) -> object:
         """Return the result of pop() or take() of the shard that holds a key, MISSING if none does. With wait_for_keys
         it waits for the key."""
         encoded = self._codec.key(key)
         shard = self._scope.shard(encoded)
 
-        def remove(shard: AnyShard) -> Any:
+        def remove(shard: AnyShard) -> object:
             return getattr(self._writers.allowed(shard), method)(encoded, self._scope.checkpoint)
 
         value = remove(shard)
@@ -320,7 +320,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def _missing(self, key: object) -> DDictKeyError:
         return self._scope.missing(key, self._scope.shard(self._codec.key(key)))
 
-    def _now(self, key: object) -> Any:
+    def _now(self, key: object) -> object:
         """Return the value of a key, or MISSING, without waiting for the key."""
         return self._codec.loaded(self._scope.value(self._codec.key(key)))
 
@@ -328,7 +328,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def get(self, key: K, /) -> V | None: ...
     @overload
     def get(self, key: K, default: V | T) -> V | T: ...
-    def get(self, key: K, default: object = _UNSET) -> Any:
+    def get(self, key: K, default: object = _UNSET) -> object:
         """Return the value of a key, or `default` if the key is missing.
 
         With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
@@ -353,7 +353,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         while True:
             value = self._now(key)
             if value is not MISSING:
-                return value  # type: ignore[no-any-return]
+                return value  # type: ignore[return-value]
             if self.put_new(key, default):
                 return default
 
@@ -381,7 +381,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
 
     # ---- operations on one key whose result is waited for later
 
-    def begin_get(self, key: object) -> Pending:
+    def begin_get(self, key: object) -> Pending[V]:
         """Request a value. result() of the returned object, called in the same thread, waits for it and returns it."""
         pending, encoded = self._begin("value", key), self._codec.key(key)
 
@@ -397,11 +397,11 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         encoded = self._codec.key(key)
         return self._scope.shard(encoded).begin(method, encoded, self._scope.checkpoint, *arguments)
 
-    def begin_put(self, key: object, value: object) -> Pending:
+    def begin_put(self, key: object, value: object) -> Pending[None]:
         """Send a value. result() of the returned object waits until it is stored."""
         return self._begin_put("put", key, value)
 
-    def begin_put_new(self, key: object, value: object) -> Pending:
+    def begin_put_new(self, key: object, value: object) -> Pending[bool]:
         """Send a value unless the key exists. result() of the returned object returns whether it was put."""
         return self._begin_put("put_new", key, value)
 

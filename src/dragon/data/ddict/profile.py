@@ -85,14 +85,14 @@ class Observed:
         self._shard = shard.within(shard.timeout, self._sizes.append)
         self._observer = observer
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._shard, name)
         return partial(self._timed, name, found) if name in _DIRECT else found
 
     def _timed(self, method: str, do: Callable[..., Any], *arguments: object) -> object:
         return self._measured(method, arguments, time.perf_counter(), lambda: do(*arguments))
 
-    def call(self, method: str, *arguments: object) -> Any:
+    def call(self, method: str, *arguments: object) -> object:
         """Call a method of the shard, observed under its own name."""
         return self._timed(method, partial(self._shard.call, method), *arguments)
 
@@ -101,7 +101,7 @@ class Observed:
         begun = time.perf_counter()
         pending = self._shard.begin(method, *arguments)
 
-        def wait(timeout: float | None) -> Any:
+        def wait(timeout: float | None) -> object:
             return self._measured(method, arguments, begun, lambda: pending.result(timeout))
 
         return Done(wait(None)) if isinstance(pending, Done) else Pending(wait)
@@ -122,11 +122,12 @@ class Observed:
             self._sizes.clear()
         return result
 
-    def _read(self, method: str, arguments: tuple[Any, ...], result: Any) -> list[tuple[bytes, int]]:
+    def _read(self, method: str, arguments: tuple[Any, ...], result: object) -> list[tuple[bytes, int]]:
         """Return the keys of an operation with the sizes of their values, without those that are read LATER."""
         if method == "values":
             sizes = iter(self._sizes)
-            found = zip(arguments[0], result or [MISSING] * len(arguments[0]), strict=True)
+            values = result if isinstance(result, list) else [MISSING] * len(arguments[0])  # None if it failed
+            found = zip(arguments[0], values, strict=True)
             return [(key, 0 if value is MISSING else next(sizes)) for key, value in found if value is not LATER]
         if method == "put_many":
             return [(b"", sum(record.size for _, record in arguments[0]))]

@@ -16,6 +16,7 @@ from typing import Any, Self
 from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
+from dragon.infrastructure.generic import V
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import run_nodes
@@ -74,7 +75,7 @@ class ReplicatedShard(RemoteShard):
         if self.local is not None:
             self.local.close()
 
-    def value(self, key: bytes, checkpoint: int) -> Any:
+    def value(self, key: bytes, checkpoint: int) -> object:
         """Return the value of a key, or MISSING."""
         return self._read("value", key, checkpoint)
 
@@ -141,21 +142,21 @@ class ReplicatedShard(RemoteShard):
             time.sleep(_FAILOVER_POLL_S)
 
 
-class _Persistent(Pending):
+class _Persistent(Pending[V]):
     """A pending operation, retried at a new primary, which keeps the reply meanwhile: a write is done once."""
 
-    def __init__(self, shard: ReplicatedShard, begin: Callable[[Identity | None], Pending], writes: bool) -> None:
+    def __init__(self, shard: ReplicatedShard, begin: Callable[[Identity | None], Pending[V]], writes: bool) -> None:
         self._shard, self._begin = shard, begin
         self._identity = _session.begin(self) if writes else None
         self._pending = self._try()
 
-    def _try(self) -> Pending | None:
+    def _try(self) -> Pending[V] | None:
         try:
             return self._begin(self._identity)
         except NodeLostError:
             return None
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> V:
         deadline = time.monotonic() + (_FAILOVER_TIMEOUT_S if timeout is None else timeout)
         while True:
             if self._pending is not None:

@@ -152,13 +152,13 @@ class Scope:
 
     # ---- one key
 
-    def value(self, key: bytes) -> Any:
+    def value(self, key: bytes) -> object:
         """Return the value of a key, or MISSING."""
         shard = self.shard(key)
         value = shard.value(key, self.checkpoint)
         return self.value_elsewhere(shard, key) if value is MISSING else value
 
-    def value_elsewhere(self, shard: AnyShard, key: bytes) -> Any:
+    def value_elsewhere(self, shard: AnyShard, key: bytes) -> object:
         """Return the value of a key that the shard of its hash does not have, or MISSING."""
         other = self.elsewhere(shard, key)
         return MISSING if other is None else other.value(key, self.checkpoint)
@@ -196,10 +196,10 @@ class Scope:
         shard = self.shard(key)
         return shard.contains(key, self.checkpoint) or self.elsewhere(shard, key) is not None
 
-    def tell(self, key: bytes, name: object, method: str, *arguments: object) -> Any:
+    def tell(self, key: bytes, name: object, method: str, *arguments: object) -> int | bytes:
         """Return the result of a method of the shard that holds a key, the user's `name`. Raises DDictKeyError."""
         shard = self.shard(key)
-        found = shard.call(method, key, self.checkpoint, *arguments)
+        found: int | bytes | None = shard.call(method, key, self.checkpoint, *arguments)
         if found is None and (other := self.elsewhere(shard, key, ask=True)) is not None:
             found = other.call(method, key, self.checkpoint, *arguments)
         if found is None:
@@ -210,7 +210,7 @@ class Scope:
         """Return the error for a key that a shard does not have."""
         return DDictKeyError(f"no key {name!r} in checkpoint {self.checkpoint} of {shard.where}")
 
-    def wait_until(self, key: bytes, wanted: Callable[[Any], bool], what: str, timeout: float | None) -> Any:
+    def wait_until(self, key: bytes, wanted: Callable[[object], bool], what: str, timeout: float | None) -> object:
         """Wait until `wanted(value)` of a key is true, and return the value. A DDictTimeoutError names `what`."""
         shard, timeout = self.shard(key), checked_seconds("timeout", timeout)
         # If keys may be with other managers, a change of another shard does not end the wait.
@@ -221,8 +221,8 @@ class Scope:
         raise DDictTimeoutError(f"waited {timeout} s for {what}, in checkpoint {self.checkpoint} of {shard.where}")
 
     async def await_until(
-        self, key: bytes, wanted: Callable[[Any], bool], wait: Callable[[Words | None, int], Awaitable[object]]
-    ) -> Any:
+        self, key: bytes, wanted: Callable[[object], bool], wait: Callable[[Words | None, int], Awaitable[object]]
+    ) -> object:
         """Do the same as wait_until() in an event loop. `wait(words, seen)` waits until the first of `words` differs
         from `seen`, or for a moment if `words` is None."""
         shard = self.shard(key)
@@ -234,7 +234,7 @@ class Scope:
                 return value
             await wait(words, seen)
 
-    def wait_for_key(self, key: bytes, name: object) -> Any:
+    def wait_for_key(self, key: bytes, name: object) -> object:
         """Wait until a key is written in this checkpoint, and return its value. Raises DDictTimeoutError."""
         return self.wait_until(key, lambda value: value is not MISSING, f"key {name!r} to be written", self.timeout)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Generic, NoReturn, Self
 
 from dragon import _core
 from dragon.data.ddict.conduit import Memory, conduit_to
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
+from dragon.infrastructure.generic import V
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.protocol.shards import Persist, Settings
@@ -25,28 +26,28 @@ _GET, _CONTAINS, _PUT, _PUT_NEW, _POP, _SPREAD = (
 )
 _MISSING, _DONE, _ELSEWHERE, _NO_ANSWER = range(4)  # states of operate_on_shard()
 
-LATER: Any = type("Later", (), {"__repr__": lambda self: "LATER"})()
+LATER: object = type("Later", (), {"__repr__": lambda self: "LATER"})()
 """In place of a value that is too large to be sent together with others."""
 
 
-class Pending:
+class Pending(Generic[V]):
     """The pending result of an operation. `wait(timeout)` waits for it and returns it."""
 
-    def __init__(self, wait: Callable[[float | None], Any]) -> None:
+    def __init__(self, wait: Callable[[float | None], V]) -> None:
         self._wait = wait
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> V:
         """Wait at most `timeout` seconds for the result. Raises the operation's exception, DDictTimeoutError."""
         return self._wait(timeout)
 
 
-class Done(Pending):
+class Done(Pending[V]):
     """The result of an operation that is complete already."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: V) -> None:
         self._value = value
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> V:
         """Return the value."""
         return self._value
 
@@ -73,7 +74,7 @@ class LocalShard(Shard):
         limited.timeout, limited.note = timeout, note
         return limited
 
-    def value(self, key: bytes, checkpoint: int) -> Any:
+    def value(self, key: bytes, checkpoint: int) -> object:
         """Return the value of a key, or MISSING. If frozen, its buffers are the shard's memory, to be read only."""
         head = self.head(key, checkpoint)
         if isinstance(head, bytes):
@@ -91,7 +92,7 @@ class LocalShard(Shard):
         """Return the values of several keys."""
         return [self.value(key, checkpoint) for key in keys]
 
-    def take(self, key: bytes, checkpoint: int) -> Any:
+    def take(self, key: bytes, checkpoint: int) -> object:
         """Delete a key and return its value, or MISSING."""
         return self.pop(key, checkpoint, self._value_of)
 
@@ -100,7 +101,7 @@ class LocalShard(Shard):
         if self.note is not None:
             self.note(stored.size)
 
-        def blob(i: int, as_bytes: bool) -> Any:
+        def blob(i: int, as_bytes: bool) -> _core.Pinned | bytes | memoryview:
             pieces = stored.blobs[i]
             if owner is not None and len(pieces) == 1 and not as_bytes:
                 return _core.Pinned(pieces[0], owner)
@@ -138,7 +139,7 @@ class LocalShard(Shard):
             ask(Persist(self.settings.node, self.number, self.settings.manager, checkpoint))
 
 
-def _no_blob(i: int, as_bytes: bool) -> object:
+def _no_blob(i: int, as_bytes: bool) -> NoReturn:
     raise ValueError("a record is damaged: it refers to memory that it does not have")
 
 
@@ -171,14 +172,15 @@ class RemoteShard:
         if self._words is not None:
             self._words._close()
 
-    def begin(self, method: str, *arguments: Any) -> Pending:
+    def begin(self, method: str, *arguments: object) -> Pending:
         """Send a request to call a method of the shard. The values of values() can be LATER."""
-        given, buffers = list(arguments), []
+        given: list[Any] = list(arguments)
+        buffers: list[Any] = []
         if method in ("put", "put_new"):
             given[1], buffers = given[1].head, given[1].blobs
         elif method == "put_many":
-            given[0] = [(key, record.head, len(record.blobs)) for key, record in arguments[0]]
-            buffers = [blob for _, record in arguments[0] for blob in record.blobs]
+            buffers = [blob for _, record in given[0] for blob in record.blobs]
+            given[0] = [(key, record.head, len(record.blobs)) for key, record in given[0]]
         return self._begin(method, given, buffers)
 
     def call(self, method: str, *arguments: object) -> Any:
@@ -200,7 +202,7 @@ class RemoteShard:
         conduit, shard = conduit_to(node, self.timeout), (self.number, self.settings.manager)
         number = conduit.send(shard, method, arguments, buffers, identity, newest)
 
-        def wait(timeout: float | None) -> Any:
+        def wait(timeout: float | None) -> object:
             """Receive the reply, which only this thread can."""
             deadline = None if timeout is None else time.monotonic() + timeout
             return self._result(method, *conduit.receive(number, deadline))
@@ -236,7 +238,7 @@ class RemoteShard:
         if not buffers:
             return decode_value(head, _no_blob)
 
-        def blob(i: int, as_bytes: bool) -> Any:
+        def blob(i: int, as_bytes: bool) -> bytes | bytearray | _core.Loan:
             memory = buffers[i]
             if as_bytes:
                 return bytes(memory)
@@ -255,7 +257,7 @@ class RemoteShard:
             self.told_chosen = self.told_chosen or value
         return state, value
 
-    def value(self, key: bytes, checkpoint: int) -> Any:
+    def value(self, key: bytes, checkpoint: int) -> object:
         """Return the value of a key, or MISSING."""
         state, found = self._at_once(_GET, key, checkpoint, 0, None)
         if state == _ELSEWHERE:
@@ -272,14 +274,14 @@ class RemoteShard:
         state, stored = self._at_once(_PUT_NEW, key, checkpoint, 0, record)
         return bool(self.call("put_new", key, record, checkpoint) if state == _ELSEWHERE else stored)
 
-    def take(self, key: bytes, checkpoint: int) -> Any:
+    def take(self, key: bytes, checkpoint: int) -> object:
         """Delete a key and return its value, or MISSING."""
         state, found = self._at_once(_POP, key, checkpoint, 1, None)
         if state == _ELSEWHERE:
             return self.call("take", key, checkpoint)
         return self._decoded(*found) if state == _DONE else MISSING
 
-    def pop(self, key: bytes, checkpoint: int) -> Any:
+    def pop(self, key: bytes, checkpoint: int) -> object:
         """Delete a key. Returns True or MISSING."""
         state, _ = self._at_once(_POP, key, checkpoint, 0, None)
         if state == _ELSEWHERE:

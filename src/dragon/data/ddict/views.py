@@ -7,7 +7,7 @@ import heapq
 import inspect
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from dragon.data.ddict.handle import Handle, equal
 from dragon.infrastructure.ddict_errors import DDictError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dragon.native.process import Process
 
 
-class DDictMappingProxy:
+class DDictMappingProxy(Generic[K, V]):
     """A read-only view of a dictionary.
 
     Examples:
@@ -31,38 +31,38 @@ class DDictMappingProxy:
         1
     """
 
-    def __init__(self, ddict: Mapping[Any, Any]) -> None:
+    def __init__(self, ddict: Mapping[K, V]) -> None:
         self._ddict = ddict
 
     def __contains__(self, key: object) -> bool:
         return key in self._ddict
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: K) -> V:
         return self._ddict[key]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._ddict)
 
     def __len__(self) -> int:
         return len(self._ddict)
 
-    def get(self, key: object, default: object = None) -> Any:
+    def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of a key, or `default`."""
         return self._ddict.get(key, default)
 
-    def keys(self) -> KeysView[Any]:
+    def keys(self) -> KeysView[K]:
         """Return a view of all keys."""
         return self._ddict.keys()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[V]:
         """Return a view of all values."""
         return self._ddict.values()
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> ItemsView[K, V]:
         """Return a view of all keys with their values."""
         return self._ddict.items()
 
-    def copy(self) -> dict[Any, Any]:
+    def copy(self) -> dict[K, V]:
         """Return the current contents as a dict."""
         return dict(self._ddict.items())
 
@@ -86,7 +86,7 @@ class _View:
             return len(self._ddict)
         return sum(shard.count(self._ddict.checkpoint_id) for shard in self._ddict._scope.local())
 
-    def __reversed__(self) -> Any:
+    def __reversed__(self) -> NoReturn:
         raise NotImplementedError("the keys of a distributed dictionary have no order")
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-class FilterIterator(Iterator[Any]):
+class FilterIterator(Iterator[V], Generic[V]):
     """An iterator over the items of all managers, merged.
 
     Examples:
@@ -302,11 +302,11 @@ class FilterIterator(Iterator[Any]):
         (1, 2)
     """
 
-    def __init__(self, items: list[Iterator[Any]], comparator: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, items: list[Iterator[V]], comparator: Callable[[V, V], Any]) -> None:
         key = functools.cmp_to_key(functools.partial(_compare, comparator))
         self._merged = heapq.merge(*items, key=key)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> V:
         return next(self._merged)
 
 
