@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from dragon.infrastructure.generic import V
 from dragon.native.machine import cpu_count
 from dragon.workflows.executor import DragonExecutor
 
@@ -38,7 +39,7 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     uses_threads = False
     default_n_jobs = -1
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self._executor: DragonExecutor | None = None
 
@@ -50,7 +51,7 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             n_jobs = self.default_n_jobs
         return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: object) -> int:
         """Start the workers, and return their number."""
         self.parallel = parallel
         # Options that joblib adds for its own pools are ignored.
@@ -67,7 +68,7 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             future.add_done_callback(callback)
         return future
 
-    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+    def retrieve_result_callback(self, out: Future[V]) -> V:
         """Return what a call returned, or raise what it raised."""
         return out.result()
 

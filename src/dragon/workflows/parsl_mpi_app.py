@@ -37,7 +37,7 @@ def mpi_app(
     another one. The arguments are those of Parsl's own decorators.
     """
 
-    def decorate(one: Callable[..., Any]) -> Any:
+    def decorate(one: Callable[..., Any]) -> PythonApp:
         return PythonApp(one, data_flow_kernel, cache, executors, ignore_for_cache)
 
     return decorate if function is None else decorate(function)

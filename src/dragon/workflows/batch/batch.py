@@ -21,7 +21,7 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Work, access, describe, packed
+from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Streams, Work, access, describe, packed
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
 from dragon.workflows.batch.conditions import Demand, RetryPolicy
 from dragon.workflows.batch.crew import BatchTopology, Crew
@@ -231,12 +231,7 @@ class Batch:
         return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(process_templates)
 
     def _submit(
-        self,
-        kind: Kind,
-        work: Work,
-        weight: int,
-        ranks: list[ProcessTemplate] | None,
-        options: Options,
+        self, kind: Kind, work: Work, weight: int, ranks: list[ProcessTemplate] | None, options: Options
     ) -> Task:
         work, inputs = describe(kind, work, Task, self._promise_of)
         named, name = b"", options.name
@@ -514,7 +509,9 @@ def _destroy(made: weakref.ref[Batch], timeout: float | None, force_timeout: flo
         batch.destroy(timeout, force_timeout)
 
 
-def _restore(events: Channel, clients: Words, topology: BatchTopology, logs: Logs | None, *settings: Any) -> Batch:
+def _restore(
+    events: Channel, clients: Words, topology: BatchTopology, logs: Logs | None, *settings: *tuple[Streams, bool, bool]
+) -> Batch:
     known = _batches.get(events._name())
     if known is not None:
         return known

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import enum
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.plain_number import plain_number
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import PIPE
@@ -123,7 +124,7 @@ def process_work(template: ProcessTemplate) -> Work:
     return None, (_checked(template),), {}
 
 
-def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
+def job_work(templates: Iterable[tuple[int, ProcessTemplate]], pmi: PMIBackend | str | None) -> tuple[Work, int]:
     """Return the call of a job and its number of ranks.
 
     Raises TypeError and ValueError for what is not a non-empty list of (number, template), and for a template that

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from dragon.infrastructure.errors import DestroyedError
@@ -204,9 +205,9 @@ class OwnClient(_Client):
             self._exported = {key: entry for key, entry in self._exported.items() if key[0] not in ended}
             self._most_puids = 2 * len(self._puids) + 16
 
-    def _submit_for(self, client: int, key: Key, *sent: Any) -> None:
+    def _submit_for(self, client: int, key: Key, data: bytes | None, buffers: list[Any], value: object) -> None:
         try:
-            call: Call = unpack((sent[0], sent[1], sent[2]))
+            call: Call = unpack((data, buffers, value))
             entry = self.scheduler.submit(key, call, [self._entry(one) for one in call.inputs])
         except Exception as error:
             self._tell_outcome(client, key, Failure.of(error))
@@ -331,10 +332,8 @@ class OtherClient(_Client):
             raise TimeoutError(why)
 
     def _let_go(self, key: Key) -> None:
-        try:
+        with suppress(DestroyedError, ValueError):  # the batch has ended, or this process is about to
             self._events.put((_RELEASE, self.number, key))
-        except (DestroyedError, ValueError):
-            pass  # the batch has ended, or this process is about to
 
     def _serve(self) -> None:
         try:
@@ -351,9 +350,9 @@ class OtherClient(_Client):
         except DestroyedError:
             self._over()
 
-    def _has_ended(self, key: Key, *sent: Any) -> None:
+    def _has_ended(self, key: Key, data: bytes | None, buffers: list[Any], value: object) -> None:
         try:
-            outcome: Outcome = unpack((sent[0], sent[1], sent[2]))
+            outcome: Outcome = unpack((data, buffers, value))
         except Exception as error:
             outcome = Failure.of(error)
         promise = self._unfinished.pop(key, None)

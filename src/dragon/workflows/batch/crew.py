@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -207,10 +208,8 @@ class Crew:
 
 def _signal(running: tuple[int, int], number: signal.Signals) -> None:
     what, name = running
-    try:
+    with suppress(ProcessError, LookupError, RuntimeError, RunEndedError):  # it has ended, and possibly the run
         if what == GROUP:
             ask(SignalGroup(name, int(number)))
         else:
             processes.kill(name, number)
-    except (ProcessError, LookupError, RuntimeError, RunEndedError):
-        pass  # it has ended, and possibly the run

@@ -11,13 +11,14 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from dragon.native.workers import of_users
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.serialization import dumps, loads, mentions
 from dragon.workflows.batch.errors import BatchError
 
+T = TypeVar("T")
 Sent = tuple[bytes | None, list[Any], Any]
 """A value in a message: its bytes, the buffers beside them, and whether it refers to shared objects; without bytes, the
 value itself."""
@@ -67,9 +68,9 @@ class Value:
 
     def __init__(self, sent: Sent) -> None:
         self._sent = sent
-        self._cache: Any = sent[2] if sent[0] is None else None
+        self._cache: object = sent[2] if sent[0] is None else None
 
-    def get(self) -> Any:
+    def get(self) -> object:
         """Return the value. Raises what unpickling raises."""
         if self._cache is None:
             self._cache = unpack(self._sent)
@@ -115,7 +116,7 @@ class Failure:
         """The exception in one line."""
         return self.text.strip().rpartition("\n")[2]
 
-    def get(self) -> Any:
+    def get(self) -> NoReturn:
         """Raise the exception."""
         raise self.error()
 
@@ -163,7 +164,7 @@ class Input:
 _DEPTH = 4
 
 
-def contained(obj: Any, kind: type, depth: int = _DEPTH) -> Iterator[Any]:
+def contained(obj: Any, kind: type[T], depth: int = _DEPTH) -> Iterator[T]:
     """Yield all objects of type `kind` in an object: itself, or in its lists, tuples and dicts, nested at most `depth`
     deep."""
     own = type(obj)

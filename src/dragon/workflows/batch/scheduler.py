@@ -491,7 +491,7 @@ class Scheduler:
         else:
             self._told(message)
 
-    def _runs(self, number: int, running: Any) -> None:
+    def _runs(self, number: int, running: tuple[int, int] | None) -> None:
         entry = self._unfinished.get(number) or self._ending.get(number)
         if entry is None:
             return

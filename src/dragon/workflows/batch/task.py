@@ -199,8 +199,8 @@ def _one_or_all(paths: list[str]) -> str | list[str] | None:
     return list(paths) if len(paths) > 1 else next(iter(paths), None)
 
 
-def _restore(batch: Home, key: tuple[int, int], kind: Kind, *fields: Any) -> Task:
-    return task_of(kind)(batch, batch._client.known(key), kind, *fields)
+def _restore(batch: Home, key: tuple[int, int], kind: Kind, name: str, weight: int, output: Output) -> Task:
+    return task_of(kind)(batch, batch._client.known(key), kind, name, weight, output)
 
 
 def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
@@ -253,12 +254,7 @@ def _with_share(template: ProcessTemplate, share: Share, asked: bool) -> Process
 
 
 def _run_process(
-    number: int,
-    template: ProcessTemplate,
-    streams: Streams,
-    setting: Setting,
-    shares: list[Share] | None,
-    asked: bool,
+    number: int, template: ProcessTemplate, streams: Streams, setting: Setting, shares: list[Share] | None, asked: bool
 ) -> int:
     template = _written(template, streams, 0)
     if shares:
@@ -287,7 +283,7 @@ def _run_process(
 def _run_job(
     number: int,
     templates: list[tuple[int, ProcessTemplate]],
-    pmi: Any,
+    pmi: PMIBackend | str | None,
     streams: Streams,
     setting: Setting,
     shares: list[Share] | None,
@@ -305,10 +301,8 @@ def _run_job(
         group.start()
         puids = group.puids
         setting.events.put((RUNS, number, (GROUP, group._number)))
-        try:
+        with suppress(DragonUserCodeError):  # its exit code is the result, and its output has been written
             group.join()
-        except DragonUserCodeError:
-            pass  # its exit code is the result, and its output has been written
         codes = dict(group.exit_status)
         ended = [codes[puid] for puid in puids]
         return ended if len(ended) > 1 else ended[0]
