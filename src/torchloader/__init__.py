@@ -1,7 +1,7 @@
 """An elastic data loader for PyTorch, and a scheduler that moves data-loading workers to the jobs that wait for
 data."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchloader.loader import ElasticDataLoader as ElasticDataLoader
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ElasticDataLoader", "LoadingError", "elastic", "sample_seed"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # The scheduler's commands start without what a loader needs.
     if name in __all__:
         from torchloader import loader

@@ -98,14 +98,14 @@ class ShuffleBuffer(_Drawing):
 
 
 class _Shuffled:
-    def __init__(self, dataset: Any, source: Source, size: int, dice: _Dice) -> None:
+    def __init__(self, dataset: Iterable[Any], source: Source, size: int, dice: _Dice) -> None:
         self._dataset, self._source, self._size, self._dice = dataset, source, size, dice
         self._buffer: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         buffer = self._buffer
         while len(buffer) < self._size and (sample := self._source.next()) is not END:
             buffer.append(sample)
@@ -180,7 +180,7 @@ class _Mixed:
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         while self._left:
             number = self._drawn()
             sample = self._sources[number].next()

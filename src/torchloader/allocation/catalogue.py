@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TypeVar
 
 from torchloader.allocation.problem import (
     BUSY,
@@ -334,12 +334,14 @@ POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
 
 
 _GROUP = "torchloader.policies"
+T = TypeVar("T")
 
 
-def added(what: str, group: str, name: str, own: Iterable[str]) -> Any:
+def added(what: str, group: str, name: str, own: Mapping[str, T]) -> T:
     """Return what an installed package adds by an entry point of that name, an object."""
     for point in entry_points(group=group, name=name):
-        return point.load()
+        found: T = point.load()
+        return found
     names = ", ".join(dict.fromkeys([*own, *entry_points(group=group).names]))
     raise ValueError(f"there is no {what} {name!r}; the {group.rpartition('.')[2]} are {names}")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon.commands import Parser, worded
 from dragon.files import write_bytes
@@ -30,6 +30,9 @@ from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.service.messages import GetStatus, NoMasterError, ResizeApplication
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _WIDTH = 40  # characters of the longest bar
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -71,8 +74,9 @@ def summary(points: Sequence[Point], curve: Curve) -> str:
     return f"{line}, and by the fitted curve {enough}" if enough < found else line
 
 
-def picture(points: Sequence[Point], curve: Curve) -> Any:
+def picture(points: Sequence[Point], curve: Curve) -> Figure:
     """Draw the rates against the workers, with the fitted curve and the chosen number. Raises MissingError."""
+    figure: Figure
     figure, axis = pyplot().subplots(figsize=(7, 4.2), layout="constrained")
     most, found = max(each.workers for each in points), chosen(points)
     numbers = [1 + (most - 1) * step / 200 for step in range(201)]

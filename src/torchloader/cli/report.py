@@ -9,7 +9,8 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from dragon.commands import Parser
 from dragon.files import write_bytes
@@ -18,6 +19,9 @@ from torchloader.scheduling.application import ENDED, HOLDING, Application, Stat
 from torchloader.scheduling.log import Event, LogError, Records, read
 from torchloader.service.attempt import PACE
 from torchloader.service.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class MissingError(ModuleNotFoundError):
     """Raised if matplotlib is not installed; its text says how to install it."""
 
 
-def pyplot() -> Any:
+def pyplot() -> ModuleType:
     """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises MissingError."""
     try:
         import matplotlib
@@ -193,10 +197,11 @@ def pyplot() -> Any:
     return pyplot
 
 
-def overview(run: History) -> Any:
+def overview(run: History) -> Figure:
     """Draw one run: the states, workers and throughput of each application. Raises MissingError."""
     plots = pyplot()
     lives = list(run.lives.values())
+    figure: Figure
     height = 1.4 + 0.35 * len(lives)
     figure, (schedule, workers, pace) = plots.subplots(
         3, 1, figsize=(10, height + 5), sharex=True, height_ratios=[height, 2.2, 2.2], layout="constrained"
@@ -230,10 +235,11 @@ def overview(run: History) -> Any:
     return figure
 
 
-def comparison(runs: Sequence[History]) -> Any:
+def comparison(runs: Sequence[History]) -> Figure:
     """Draw several runs side by side. Raises MissingError."""
     plots = pyplot()
     summaries = [run.summary for run in runs]
+    figure: Figure
     figure, axes = plots.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")
     names = [run.name for run in runs]
     for axis, title, values in (
@@ -273,7 +279,7 @@ def page(runs: Sequence[History]) -> str:
     return head + "\n".join(parts) + "</html>\n"
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Figure) -> str:
     from matplotlib import pyplot
 
     text = io.StringIO()

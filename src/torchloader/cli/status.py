@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon.commands import Parser, table
 from dragon.infrastructure.errors import DragonError
@@ -20,6 +20,9 @@ from torchloader.cli.report import history
 from torchloader.scheduling.application import ENDED
 from torchloader.scheduling.log import LogError
 from torchloader.service.messages import GetStatus, NoMasterError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
 
@@ -110,7 +113,7 @@ def _at_end(status: dict[str, Any]) -> dict[str, Any]:
     return {**status, "time": max(status["time"], run.end), "applications": applications}
 
 
-def _drawn(status: dict[str, Any]) -> Any:
+def _drawn(status: dict[str, Any]) -> Table:
     from rich.table import Table
 
     title = lines(status).splitlines()[0]

@@ -1,7 +1,7 @@
 """A data loader whose number of workers can change while it is used, without changing its batches."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchloader.loader.crew import LoadingError as LoadingError
@@ -15,7 +15,7 @@ __all__ = ["Counters", "ElasticDataLoader", "LoadingError", "elastic", "sample_s
 _MODULES = {"LoadingError": "crew", "sample_seed": "randomness"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # The class is one of PyTorch's, where that is installed: a loading worker starts without.
     if name in __all__:
         return getattr(import_module(f"torchloader.loader.{_MODULES.get(name, 'loader')}"), name)

@@ -124,7 +124,7 @@ class Pinning:
 class Iteration(Generic[Batch]):
     """One epoch of an ElasticDataLoader, whose module imports this one, or the rest of it."""
 
-    _rest: Any  # a Rest of a map-style dataset, or the Turns of streams
+    _rest: Rest | Turns
 
     def __init__(self, loader: Any, epoch: int, standing: Position, before: int | None) -> None:
         self._loader, self._epoch, self._order = loader, epoch, loader._order
@@ -252,7 +252,7 @@ class Iteration(Generic[Batch]):
         if made.error is not None:
             raise made.error
         if self._pinning is None:
-            return made.batch  # type: ignore[no-any-return]
+            return made.batch  # type: ignore[return-value]
         batch: Batch = self._pinning.pinned(self._last, made.batch)
         following = self._crew.look(self._number, self._next_ones()) if self._ahead else None
         if following is not None and following[1].error is None and not following[1].is_end:

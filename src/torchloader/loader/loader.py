@@ -188,7 +188,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         self._context, self._persistent_workers, self._given_seed = multiprocessing_context, persistent_workers, seed
         self._given_samplers: Samplers = sampler, batch_sampler
         self._seed_is_given = seed is not None or generator is not None
-        self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
+        self._own_sampler: Iterable[Any] | None = sampler if batch_sampler is None else batch_sampler
         batch, seed = (batch_size, bool(drop_last)), seed_of(seed, generator, world_size)
         if is_streaming:
             self._order: MapOrder | StreamOrder = StreamOrder(dataset, seed, *batch, given["streams"], rank, world_size)
@@ -291,7 +291,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         return self._get_iterator()
 
     @property
-    def _index_sampler(self) -> Any:
+    def _index_sampler(self) -> Iterable[Any] | None:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def _take_over_sampler(self) -> None:
@@ -544,7 +544,7 @@ def _order_of(
     return SampleOrder(dataset, seed, *batch, *place, shuffle=shuffle)
 
 
-def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
+def elastic(loader: DataLoader[Any], **changes: object) -> ElasticDataLoader:
     """Make an ElasticDataLoader from the settings of a DataLoader of PyTorch, which is not changed. `changes` are
     options that replace those settings, such as num_workers="auto", or rank and world_size.
 
@@ -581,7 +581,7 @@ def _order_options(loader: DataLoader[Any]) -> dict[str, Any]:
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
-    dataset: Any = loader.dataset
+    dataset: object = loader.dataset
     batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if is_iterable_style(dataset):
         return {**batches, "streams": loader.num_workers}

@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import islice
@@ -23,6 +23,8 @@ from torchloader.loader.randomness import mix, number_of, seed_all
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch, Task
 
 if TYPE_CHECKING:
+    from torch.utils.data._utils.worker import WorkerInfo
+
     from torchloader.loader.exchange import Membership
 
 END = object()
@@ -54,7 +56,7 @@ class Source:
         self._stateful = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
         self.is_stateful = self._stateful is not None  # whether the position can be saved
 
-    def next(self) -> Any:
+    def next(self) -> object:
         """Return the next sample, or END."""
         return next(iter(self.some(1)), END)
 
@@ -80,15 +82,14 @@ def _is_stateful(value: object) -> bool:
     return _takes(getattr(value, "state_dict", None)) and _takes(getattr(value, "load_state_dict", None), {})
 
 
-def _takes(method: Any, *arguments: object) -> bool:
+def _takes(method: object, *arguments: object) -> bool:
     """Return whether it can be called with these arguments: state_dict() of MosaicML's datasets needs others."""
     try:
-        inspect.signature(method).bind(*arguments)
+        return callable(method) and inspect.signature(method).bind(*arguments) is not None
     except TypeError:
         return False
     except ValueError:  # a function in C that has no signature
-        return callable(method)
-    return True
+        return True
 
 
 class _Items:
@@ -101,7 +102,7 @@ class _Items:
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if self._position >= len(self._dataset):
             raise StopIteration
         position = self._position
@@ -131,7 +132,7 @@ class Maker:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed, self.batched = seed, batched
         self._known: tuple[tuple[int, int] | None, int, int] = None, 0, 0
-        self._info: Any = None  # that get_worker_info() returns
+        self._info: WorkerInfo | None = None  # that get_worker_info() returns
         self._share: Share | None = None
         self.membership: Membership | None = None  # where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
@@ -163,7 +164,7 @@ class Maker:
         except Exception as error:
             return Outcome(None, error, samples)
 
-    def collate(self, samples: Any) -> Any:
+    def collate(self, samples: object) -> object:
         """Make a batch from samples, or convert a single sample."""
         if self.collate_fn is None:
             return (_collate() if self.batched else default_collate(False))(samples)
@@ -175,7 +176,7 @@ class Maker:
     def release(self, iteration: int, stream: int) -> None:
         """Release a stream that another process continues: there are none in this class."""
 
-    def _fetch(self, indices: Indices) -> Any:
+    def _fetch(self, indices: Indices) -> object:
         dataset = self.dataset
         if not self.batched:
             return dataset[indices]
@@ -233,7 +234,7 @@ def _collate_in_own_memory() -> None:
 
     collate_tensors = collate.default_collate_fn_map[Tensor]
 
-    def collated(*args: Any, **options: Any) -> Any:
+    def collated(*args: object, **options: object) -> object:
         info, worker._worker_info = worker._worker_info, None
         try:
             return collate_tensors(*args, **options)
@@ -267,7 +268,7 @@ def _collate() -> Callable[[Any], Any]:
 
     _stacks.append(collate_tensor_fn)
 
-    def column(samples: Any) -> Any:
+    def column(samples: list[Any] | tuple[Any, ...]) -> object:
         kind = type(samples[0])
         if kind is Tensor and default_collate_fn_map[Tensor] in _stacks:
             is_plain = samples[0].layout is strided and not samples[0].is_nested
@@ -279,7 +280,7 @@ def _collate() -> Callable[[Any], Any]:
                 pass  # other numbers follow
         return plain(samples)
 
-    def collate(samples: Any) -> Any:
+    def collate(samples: list[Any]) -> object:
         if type(samples[0]) is not tuple:
             return column(samples)
         try:
@@ -301,7 +302,7 @@ class StreamMaker(Maker):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Iterable[Any],
         collate_fn: Callable[[Any], Any] | None,
         worker_init_fn: Callable[[int], None] | None,
         batch_size: int | None,
@@ -479,7 +480,7 @@ class _Running:
                 raised = error
         return Outcome(batch, raised, count, self._progress)
 
-    def _reach(self, source: Source, number: int, samples: Any, count: int) -> Exception | None:
+    def _reach(self, source: Source, number: int, samples: object, count: int) -> Exception | None:
         """Note that a batch was read; `samples` are None if the dataset raised an error."""
         reached = self._progress
         if self._latest is not None:

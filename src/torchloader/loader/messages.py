@@ -10,7 +10,7 @@ import os
 import pickle
 import time
 import traceback
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dragon.serialization import dumps, loads
 from torchloader.loader.streams import Progress
@@ -21,7 +21,7 @@ _FULL = "; it is full of batches that were made ahead: lower prefetch_factor, nu
 class Outcome(NamedTuple):
     """A batch, or the error that was raised; neither if a stream has ended. For a stream also its progress."""
 
-    batch: Any
+    batch: object
     error: BaseException | None
     samples: int = 1
     progress: Progress | None = None

@@ -107,7 +107,7 @@ def rank_of(sampler: object) -> int:
     return next(ranks, distributed_place()[0])
 
 
-def _samplers(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _samplers(sampler: object, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the path and object of a sampler and of those in its attributes."""
     fields = getattr(sampler, "__dict__", None)
     if not isinstance(fields, dict) or depth > _DEEPEST:
@@ -160,7 +160,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.set_state(tuple(state) if isinstance(state, list) else state)
 
 
-def _plain(state: Any) -> object:
+def _plain(state: object) -> object:
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     if isinstance(state, tuple):

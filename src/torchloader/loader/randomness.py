@@ -70,7 +70,7 @@ def _memory(value: object, start: int, size: int) -> memoryview:
 
 # The global generator of Python. To read its state takes 15 µs, as 625 numbers are made of it; to copy the bytes behind
 # the header of the object, which are the words and the index of the next, takes a quarter of one.
-_python: Any = random.seed.__self__  # type: ignore[attr-defined]
+_python = random.seed.__self__  # type: ignore[attr-defined]
 _seed_python = _random.Random.seed  # without the checks of random.seed()
 _words = _memory(_python, object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__)
 
@@ -128,7 +128,7 @@ class KeptRandomState:
     """A block in which the generators may be used and seeded; afterwards the program's own are as before. NumPy gets
     another one meanwhile: reading and writing the state of its own takes 70 µs."""
 
-    _other: Any = None
+    _other: object = None
 
     def __enter__(self) -> None:
         self._state, self._torch, self._numpy = _read(), None, None
@@ -155,7 +155,7 @@ class KeptRandomState:
 class SamplerRandomState(KeptRandomState):
     """A `KeptRandomState` block that seeds the generators the first time, and in which they continue afterwards."""
 
-    _own: Any = None
+    _own: tuple[object, object] | None = None
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

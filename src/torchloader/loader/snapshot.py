@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from queue import Empty
 
 from dragon.infrastructure.errors import NodeLostError
@@ -57,10 +58,8 @@ def _hold(orders: Queue, replies: Queue) -> None:
     while (order := orders.get()) is not None:
         number, needed, parts = order
         copies = {kept: copy for kept, copy in copies.items() if kept in needed}
-        try:
+        with suppress(OSError):
             copies[number] = NodeSnapshot([memoryview(part) for part in parts])
-        except OSError:
-            pass
         replies.put((number, copies.get(number)))
         del order, parts
 

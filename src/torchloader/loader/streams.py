@@ -68,7 +68,7 @@ class Turns:
     `in_order`, the next is of a stream with the fewest pending ones, so that no slow stream uses up all places."""
 
     def __init__(self, place: Place, in_order: bool = True) -> None:
-        self._in_order = in_order
+        self._in_order, self.digest = in_order, 0  # streams have no sampler
         self._asked = [progress.batches for progress in place.progress]
         self._progress, self._next, self._turn = list(place.progress), place.turn, place.turn
 

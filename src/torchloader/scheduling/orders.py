@@ -155,5 +155,4 @@ def orders() -> list[str]:
 
 def order(name: str) -> Order:
     """Return the order of that name, of this package or of an installed one (`torchloader.orders`)."""
-    found: Order = ORDERS[name] if name in ORDERS else added("order", _GROUP, name, ORDERS)
-    return found
+    return ORDERS[name] if name in ORDERS else added("order", _GROUP, name, ORDERS)

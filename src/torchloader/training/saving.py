@@ -198,7 +198,7 @@ _FAILED = "failed"
 class Stateful(Protocol):
     """An object whose state can be saved: a model, optimizer, schedule, scaler, or loader."""
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> object:
         """Return the state, as torch.nn.Module.state_dict() does."""
 
     def load_state_dict(self, state_dict: Any, /) -> object:
