@@ -84,8 +84,8 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
     """Draw values that a field of this type may hold, except very large numbers: a program may request more than
     exists.
     """
-    if hint is Any or hint is int:
-        return values if hint is Any else st.integers(-1, 600)
+    if hint in (Any, object, int):
+        return st.integers(-1, 600) if hint is int else values
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return st.builds(hint, **{name: of_type(field) for name, field in get_type_hints(hint).items()})
     built = BUILT_OF.get(get_origin(hint))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.structs import msgspec
-
-if TYPE_CHECKING:
-    from dragon.runtime.connection import Connection
 
 
 class ProcessOptions(msgspec.Struct):
