@@ -25,7 +25,7 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "differential/test_differences.py::test_whole",
         "fuzz/",
         "models/",
-        "simulation/test_simulation.py::test_a_fault",
+        "simulation/test_control_plane.py::test_a_fault",
         "agent/test_links.py",
         "native/test_pool.py::test_workers_that_are_killed",
         "mpbridge/test_executor_deaths.py::test_an_executor_ends",

@@ -161,3 +161,21 @@ def test_output_waits_for_memory(site: Site, nodes: str) -> None:
     """)
     done = site.dragon("--nodes", nodes, program, env={"DRAGON_ARENA_SIZE": "16m"})
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_what_is_neither_text_nor_bytes_is_not_written_to_stdin(site: Site) -> None:
+    program = site.write("""
+        from dragon.native.process import Popen, Process
+
+        if __name__ == "__main__":
+            process = Process("cat", stdin=Popen.PIPE)
+            process.start()
+            for message in ("text\\n", 5, None, b"bytes\\n"):
+                process.stdin_conn.send(message)
+            process.stdin_conn.close()
+            process.join()
+    """)
+    done = site.dragon(program, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "text\nbytes\n")
+    assert "a process gets str and bytes on its stdin, and not 5, which is left out" in done.stderr
+    assert "and not None, which is left out" in done.stderr

@@ -334,7 +334,12 @@ async def _pass_input(fd: int, channel: _OwnChannel | DistantChannel) -> None:
     try:
         while True:
             message = await channel.get()
-            await write_all(fd, message.encode() if isinstance(message, str) else bytes(message))
+            if isinstance(message, str):
+                message = message.encode()
+            if isinstance(message, bytes | bytearray | memoryview):
+                await write_all(fd, bytes(message))
+            else:
+                log.warning("a process gets str and bytes on its stdin, and not %.100r, which is left out", message)
     except (EOFError, OSError, NodeLostError, RemoteError, _core.DestroyedError) as error:
         log.debug("the input of a process has ended: %r", error)
     finally:
