@@ -33,7 +33,7 @@ from dragon.runtime.protocol.run import StartElsewhere
 from dragon.runtime.rpc import serves, serves_for
 from simulation.cluster import Node, Simulation
 from simulation.loop import Process, waiting
-from simulation.network import Host
+from simulation.network import SILENCE_S, Host
 
 START_S = 30.0  # seconds within which a run starts
 WORK_S = 20.0  # in which requests are sent and faults happen
@@ -222,7 +222,7 @@ class Work:
         ]
         places = [(1, which, random.choice(cluster.links.active()), [], {}) for which in range(len(templates))]
         settings = GroupSettings(
-            name="", restart=random.random() < 0.1, ignore_error_on_exit=random.random() < 0.3, walltime=8.0
+            name="", restart=random.random() < 0.2, ignore_error_on_exit=random.random() < 0.3, walltime=8.0
         )
         asked = Asked(0, node.index, node.index, self.simulation.loop.time())
         self.asked.append(asked)
@@ -278,7 +278,7 @@ class Faults:
     async def happen(self) -> None:
         """Let faults happen for a while, then end those that last."""
         until = self.simulation.loop.time() + WORK_S
-        for _ in range(self.random.randint(1, 5) if self.kinds else 0):
+        for _ in range(self.random.randint(1, 6) if self.kinds else 0):
             await asyncio.sleep(self.random.uniform(0, WORK_S / 4))
             for _ in range(self.random.choice((1, 1, 1, 2))):  # two at once
                 self.random.choice(self.kinds)()
@@ -460,6 +460,7 @@ async def _run(simulation: Simulation, work: Work, faults: Faults, how: str, ear
         await asyncio.sleep(simulation.random.uniform(0, WORK_S))
     else:
         await failing
+        await asyncio.sleep(SILENCE_S[1])  # connections that are silent end
         await until(lambda: not _unfinished(simulation, work), LIMIT_S + faults.stopped)
         _check(simulation, work, faults)
         if simulation.double is not None and simulation.double.code != 1:  # it is refused
@@ -490,6 +491,11 @@ def _members(simulation: Simulation) -> list[Node]:
     return [node for node in simulation.nodes if node.lives and node.index in front_end.alive]
 
 
+def _heads(simulation: Simulation) -> list[tuple[Node, int]]:
+    """Return the head processes, each with its node."""
+    return [(node, pid) for node in _members(simulation) for pid in node.zygote.heads()]
+
+
 def _is_over(simulation: Simulation) -> bool:
     assert simulation.front_end is not None
     return simulation.front_end.code.done()
@@ -508,6 +514,10 @@ def _unfinished(simulation: Simulation, work: Work) -> list[str]:
     for number, sender, receiver in work.forwarded:
         if not work.performed[number] and sender in members and receiver in members:
             left.append(f"message {number} of node {sender} to {receiver} is lost")
+    assert simulation.front_end is not None
+    heads, expected = [node.index for node, _ in _heads(simulation)], simulation.front_end.head_node
+    if heads != [expected]:
+        left.append(f"the front end has the head process of {expected}, and there are those of {heads}")
     for child in work.children:
         left += _unfinished_child(child, members)
     for node in simulation.nodes:
@@ -617,10 +627,7 @@ async def _end(simulation: Simulation, how: str, within: float) -> None:
         if not simulation.ended.done():
             front.signal(signal.SIGTERM)
     elif not _is_over(simulation):
-        heads = [(node, pid) for node in _members(simulation) for pid in node.zygote.heads()]
-        if [node.index for node, _ in heads] != [front_end.head_node]:
-            simulation.fail(f"{len(heads)} head processes run, and the front end has that of {front_end.head_node}")
-        for node, pid in heads:
+        for node, pid in _heads(simulation):
             node.zygote.exit(pid, 5)
         expected = 5
     await until(lambda: front.dead and not any(node.lives for node in simulation.nodes), within)
