@@ -12,9 +12,9 @@ import queue
 import select
 import socket
 import sys
-from ctypes import CFUNCTYPE, POINTER, _Pointer, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.agents import Part
@@ -40,6 +40,10 @@ class Proc(ctypes.Structure):
     """The C structure pmix_proc_t."""
 
     _fields_ = (("nspace", c_char * 256), ("rank", c_uint32))
+
+
+if TYPE_CHECKING:
+    Procs = ctypes._Pointer[Proc]
 
 
 class _Bytes(ctypes.Structure):
@@ -293,17 +297,17 @@ class Server:
         self.called.put(what)
         os.eventfd_write(self.bell, 1)
 
-    def _on_event(self, what: str, proc: _Pointer[Proc], *_: object) -> int:
+    def _on_event(self, what: str, proc: Procs, *_: object) -> int:
         self._call(what, proc.contents.nspace.decode(), proc.contents.rank)
         return OPERATION_SUCCEEDED
 
-    def _on_abort(self, proc: _Pointer[Proc], _object: object, status: int, text: bytes | None, *_: object) -> int:
+    def _on_abort(self, proc: Procs, _object: object, status: int, text: bytes | None, *_: object) -> int:
         said = (text or b"").decode(errors="replace")
         self._call("aborted", proc.contents.nspace.decode(), proc.contents.rank, status, said)
         return OPERATION_SUCCEEDED
 
     def _on_fence(
-        self, procs: _Pointer[Proc], count: int, _infos: object, _n: int, data: int | None, size: int, *callback: int
+        self, procs: Procs, count: int, _infos: object, _n: int, data: int | None, size: int, *callback: int
     ) -> int:
         ranks = [procs[i].rank for i in range(count)]
         given = ctypes.string_at(data, size) if data else b""
