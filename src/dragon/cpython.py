@@ -81,12 +81,12 @@ def flush_streams() -> None:
 def making() -> Iterator[None]:
     """Mark this process, within the block, as one that is being started: it unpickles its creator's data or imports the
     main program."""
-    current = vars(mp_process.current_process())
-    current["_inheriting"] = True
+    current = mp_process.current_process()
+    current._inheriting = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        del current["_inheriting"]
+        del current._inheriting  # type: ignore[attr-defined]
 
 
 def is_being_made() -> bool:
@@ -154,12 +154,12 @@ def start_methods() -> dict[str, Any]:
 @contextmanager
 def without_start_method() -> Iterator[None]:
     """Unset the start method within the block, so that the main program may choose one."""
-    default = vars(mp_context._default_context)
-    chosen, default["_actual_context"] = default["_actual_context"], None
+    default = mp_context._default_context
+    chosen, default._actual_context = default._actual_context, None  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        default["_actual_context"] = chosen
+        default._actual_context = chosen  # type: ignore[attr-defined]
 
 
 # ---- other parts
@@ -216,7 +216,7 @@ def helpers() -> set[int]:
     """Return the process ids of multiprocessing's tracker and fork server, as far as they run."""
     from multiprocessing import forkserver
 
-    pids = resource_tracker()._pid, vars(forkserver)["_forkserver"]._forkserver_pid
+    pids = resource_tracker()._pid, forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return {pid for pid in pids if pid is not None}
 
 

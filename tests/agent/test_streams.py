@@ -177,5 +177,5 @@ def test_what_is_neither_text_nor_bytes_is_not_written_to_stdin(site: Site) -> N
     """)
     done = site.dragon(program, timeout=60)
     assert (done.returncode, done.stdout) == (0, "text\nbytes\n")
-    assert "a process gets str and bytes on its stdin, and not 5, which is left out" in done.stderr
-    assert "and not None, which is left out" in done.stderr
+    assert "a process gets str and bytes on its stdin; an object of type int is left out" in done.stderr
+    assert "an object of type NoneType is left out" in done.stderr

@@ -56,16 +56,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def _of_run(run: Run, what: str) -> Iterator[str]:
-    told = [line for node in run.nodes for line in _tasks(node, what)]
+    told = [line for node in run.nodes for line in _tasks(run.name, node, what)]
     told += _processes(run, what) if what else []
     if told:
         yield f"run {run.name}: {run.command}"
         yield from (f"  {line}" for line in told)
 
 
-def _tasks(node: Node, word: str) -> Iterator[str]:
+def _tasks(run: str, node: Node, word: str) -> Iterator[str]:
     """Yield what the batches of a node say."""
-    for path in sorted(node.folder.glob(f"{SOCKET}-*")):
+    for path in sorted(node.folder.glob(f"{SOCKET}[0-9]*")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(_PATIENCE_S)
             try:
@@ -73,10 +73,10 @@ def _tasks(node: Node, word: str) -> Iterator[str]:
                 connection.send(word.encode()[:LONGEST_WORD] or b"\0")
                 while data := connection.recv(_LONGEST_LINE):
                     yield data.decode()
-            except ConnectionRefusedError:
-                continue  # its process was killed
+            except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
+                continue  # its process was killed, or the batch ends
             except TimeoutError:
-                yield f"the process {path.name.split('-')[1]}, which has a batch, does not answer"
+                yield f"a process with a batch does not answer within {_PATIENCE_S:g} s: dragon doctor {run} says why"
 
 
 def _processes(run: Run, word: str) -> Iterator[str]:

@@ -94,7 +94,7 @@ def install() -> None:
     if NAME in cpython.start_methods():
         return
     cpython.start_methods()[NAME] = DragonContext()
-    _redirect(vars(mp_context.DefaultContext)["get_all_start_methods"])
+    _redirect(mp_context.DefaultContext.get_all_start_methods)  # type: ignore[arg-type]
     # Programs find these modules without importing them, for example in annotations, as dragonhpc imports them.
     for name in ("managers", "pool", "queues"):
         if not hasattr(multiprocessing, name):
@@ -122,7 +122,7 @@ _standard: dict[str, Callable[..., Any]] = {}
 def _redirect(function: types.FunctionType) -> None:
     """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold it already."""
     name = function.__name__
-    _standard[name] = vars(function)["__wrapped__"] = _copy(function)
+    _standard[name] = function.__wrapped__ = _copy(function)  # type: ignore[attr-defined]
     function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}
 
 

@@ -81,8 +81,7 @@ class PoolWorker(DragonProcess):
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
         """Run the worker. An interrupt waits until run() ends the worker quietly for it."""
         self._signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        bootstrap: Callable[..., int] = vars(mp_process.BaseProcess)["_bootstrap"]
-        return bootstrap(self, parent_sentinel=parent_sentinel)
+        return super()._bootstrap(parent_sentinel=parent_sentinel)  # type: ignore[misc,no-any-return]
 
     def run(self) -> None:
         """Call the worker's function."""

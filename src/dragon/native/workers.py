@@ -190,7 +190,8 @@ def quietly() -> Iterator[None]:
 def quiet(work: Callable[..., None]) -> Callable[..., None]:
     """Decorate the function of a worker so that it runs quietly(), from its call on."""
     run = quietly()(work)
-    vars(run)["is_quiet"] = True  # for runtime.child: it may be interrupted before it has entered quietly()
+    # For runtime.child: it may be interrupted before it has entered quietly().
+    run.is_quiet = True  # type: ignore[attr-defined]
     return run
 
 

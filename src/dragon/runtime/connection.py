@@ -196,7 +196,7 @@ def _receive_handle(connection: HasFileno) -> int:
 
 # The standard library sends descriptors over Unix sockets, which our connections are not.
 _standard_handles = reduction.send_handle, reduction.recv_handle
-vars(reduction).update(send_handle=_send_handle, recv_handle=_receive_handle)
+reduction.send_handle, reduction.recv_handle = _send_handle, _receive_handle  # type: ignore[assignment]
 
 
 def Pipe(duplex: bool = True, *, channels: object = None, options: object = None) -> tuple[Connection, Connection]:

@@ -63,7 +63,7 @@ def serves_for(kind: Callable[_Fields, Request[_Answer]]) -> _Mark[Concatenate[C
 
 
 def _mark(served: tuple[Callable[..., object], str], method: Callable[..., object]) -> object:
-    vars(method)["served"] = served
+    method.served = served  # type: ignore[attr-defined]
     return method
 
 

@@ -339,7 +339,8 @@ async def _pass_input(fd: int, channel: _OwnChannel | DistantChannel) -> None:
             if isinstance(message, bytes | bytearray | memoryview):
                 await write_all(fd, bytes(message))
             else:
-                log.warning("a process gets str and bytes on its stdin, and not %.100r, which is left out", message)
+                kind = type(message).__name__
+                log.warning("a process gets str and bytes on its stdin; an object of type %s is left out", kind)
     except (EOFError, OSError, NodeLostError, RemoteError, _core.DestroyedError) as error:
         log.debug("the input of a process has ended: %r", error)
     finally:

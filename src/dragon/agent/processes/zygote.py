@@ -211,7 +211,8 @@ class Forker:
                 self._give_up_forking(reason)
         self._server.disown()  # processes that the import started belong to the main program
         self._reseed_numpy = _numpy_seed()
-        vars(_RANDOM)["gauss_next"] = None  # the second number of a pair of which the import has drawn one
+        # The second number of a pair of which the import has drawn one.
+        _RANDOM.gauss_next = None  # type: ignore[attr-defined]
         # Otherwise every child would print the buffered output of the import again.
         cpython.flush_streams()
         gc.freeze()

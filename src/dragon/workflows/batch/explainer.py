@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
-import os
 import socket
 import threading
 from collections.abc import Callable
 
 from dragon.runtime.run import this_run
 
-SOCKET = "batch"  # the beginning of its name; the pid follows, and the number of the batch in that process
+SOCKET = "b"  # its name, before a number; short, as the path of a socket has at most 107 bytes
 LONGEST_WORD = 4096  # bytes
 _LONGEST_LINE = 4096  # characters
 _ANSWER_S = 5.0  # seconds for which a process that asks may keep others waiting
-_numbers = itertools.count(1)
 
 
 class Explainer:
     """Answers a word with the lines that `tell` returns for it, in a thread."""
 
     def __init__(self, tell: Callable[[str], list[str]]) -> None:
-        self._path = this_run().folder / f"{SOCKET}-{os.getpid()}-{next(_numbers)}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(self._path))
-        self._listener.listen()
         self._tell = tell
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for number in itertools.count(1):
+            self._path = this_run().folder / f"{SOCKET}{number}"
+            try:
+                self._listener.bind(str(self._path))
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # by another batch, or left by a killed process
+                    self._listener.close()
+                    raise OSError(error.errno, error.strerror, str(self._path)) from None
+        self._listener.listen()
         threading.Thread(target=self._serve, name="dragon-explain", daemon=True).start()
 
     def _serve(self) -> None:

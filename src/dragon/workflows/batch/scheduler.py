@@ -126,8 +126,8 @@ class Scheduler:
         self._ending: dict[int, Entry] = {}
         self._failing = FailingNodes()
         self._done = 0
-        self._failed: deque[tuple[str, str, str]] = deque(maxlen=_MOST_FAILED)  # uid, name, explanation
         self._failures = 0
+        self._failed: deque[Entry] = deque(maxlen=_MOST_FAILED)
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
         self._stops = False
@@ -135,10 +135,14 @@ class Scheduler:
         self.events, self._tasks, most = channel_of_results(), Channel(), most_mebibytes() << 20
         self._places: Places | Allocator = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
         self._claims = Words(len(self._places.free_slots()))
-        self.crew = crew(self._tasks, self.events, self._claims)
+        self._explainer = Explainer(self.tell)
+        try:
+            self.crew = crew(self._tasks, self.events, self._claims)
+        except BaseException:
+            self._explainer.close()
+            raise
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
         self.thread.start()
-        self._explainer = Explainer(self.tell)
 
     # ---- submitting
 
@@ -297,7 +301,7 @@ class Scheduler:
             one.fulfil(outcome, self._wakes)
             if isinstance(outcome, Failure):
                 self._failures += 1
-                self._failed.append((uid_of(one.key), one.name, self.explain(one)))
+                self._failed.append(one)
             else:
                 self._done += 1
             self._ended(one)
@@ -463,8 +467,6 @@ class Scheduler:
                     break
                 message = self.events.get_nowait()
             self._call_timers()
-            if self._table is not None and self.events.empty():
-                self._table.flush()
         return False
 
     def _heard(self, message: tuple[Any, ...]) -> None:
@@ -572,15 +574,15 @@ class Scheduler:
         """Explain the tasks of that uid or name, also some that have failed. Without a word, say how many tasks are in
         which state, and explain some of them."""
         with self.lock:
-            every = [entry for entry in self._unfinished.values() if word in ("", uid_of(entry.key), entry.name)]
-            failed = [text for uid, name, text in self._failed if word in ("", uid, name)]
+            every, failed = [*self._unfinished.values()], [*self._failed]
             if word:
-                return [*map(self.explain, every[:_MOST_TOLD]), *failed[-_MOST_TOLD:]]
+                meant = [entry for entry in [*every, *failed] if word in (uid_of(entry.key), entry.name)]
+                return [*map(self.explain, meant[:_MOST_TOLD])]
             running = [entry for entry in every if self.runs(entry)]
             waiting = [entry for entry in every[: 2 * _MOST_TOLD] if not self.runs(entry)]
-            some = [*map(self.explain, running[:_MOST_TOLD]), *map(self.explain, waiting[: _MOST_TOLD // 2])]
+            some = [*running[:_MOST_TOLD], *waiting[: _MOST_TOLD // 2], *failed[-_MOST_TOLD // 2 :]]
             counts = f"{self._done} done, {len(running)} run, {len(every) - len(running)} wait, {self._failures} failed"
-            return [f"tasks: {counts}", *some, *failed[-_MOST_TOLD // 2 :]]
+            return [f"tasks: {counts}", *map(self.explain, some)]
 
     def _state_of(self, entry: Entry) -> str:
         if isinstance(entry.outcome, Failure):

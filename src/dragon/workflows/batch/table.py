@@ -6,6 +6,7 @@ import csv
 import os
 import time
 import warnings
+from contextlib import suppress
 
 from dragon.workflows.batch.order import Entry, State, uid_of
 from dragon.workflows.batch.outcome import Failure, Outcome
@@ -18,9 +19,9 @@ class TaskTable:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._file = open(self.path, "w", newline="", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
-        self._writer = csv.writer(self._file)
-        self._failed = False
+        self._file = open(self.path, "w", 1, "utf-8", "backslashreplace", newline="")  # noqa: SIM115
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._over = False
         self._write(COLUMNS)
 
     def add(self, entry: Entry, outcome: Outcome) -> None:
@@ -36,28 +37,16 @@ class TaskTable:
         self._write((*task, how, node, pid, *times, tries, error))
 
     def _write(self, row: tuple[object, ...]) -> None:
-        if self._failed:
+        if self._over:
             return
         try:
             self._writer.writerow(row)
         except OSError as error:
-            self._fail(error)
-
-    def flush(self) -> None:
-        """Write the lines that wait for others."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        if not self._failed:
-            self._failed = True
+            self._over = True
             warnings.warn(f"the table {self.path} takes no more lines: {error}", stacklevel=2)
 
     def close(self) -> None:
-        """Write what is left."""
-        try:
+        """Write nothing more."""
+        self._over = True
+        with suppress(OSError):  # what could not be written was reported
             self._file.close()
-        except OSError as error:
-            self._fail(error)

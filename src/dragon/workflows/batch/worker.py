@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -117,15 +118,7 @@ def work(index: int, setting: Setting) -> None:
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
             began = time.monotonic()
-
-            def end(error: MemoryError, number: int = number, slot: int = slot, began: float = began) -> None:
-                if claims.swap_if(slot, claimed(number, index), finished(number)):
-                    _tell(events, number, index, time.monotonic() - began, (False, Failure.of(error)))
-                    for child in psutil.Process().children(recursive=True):
-                        child.kill()
-                    doing[index] = 0
-                    os._exit(0)  # nothing else ends a function; another worker takes this one's place
-
+            end = partial(_end_function, setting, index, number, slot, began)
             ended = _run(Kind(kind), message, setting, leftovers, end)
             seconds = time.monotonic() - began
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, finished(number)):
@@ -135,6 +128,16 @@ def work(index: int, setting: Setting) -> None:
                 doing[index] = 0
                 return  # a process keeps to the GPUs that it has used first: another worker takes this one's place
         del message  # releases the memory of its buffers
+
+
+def _end_function(setting: Setting, index: int, number: int, slot: int, began: float, error: MemoryError) -> None:
+    """End a function that takes too much memory, and with it this worker, as nothing else ends it."""
+    if setting.claims.swap_if(slot, claimed(number, index), finished(number)):
+        _tell(setting.events, number, index, time.monotonic() - began, (False, Failure.of(error)))
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
+        setting.doing[index] = 0  # another worker takes this one's place
+        os._exit(0)
 
 
 def _tell(events: Channel, number: int, index: int, seconds: float, ended: tuple[bool, Any]) -> None:
