@@ -76,7 +76,9 @@ def end(run: runs.Run) -> tuple[int, int, list[psutil.Process]]:
     if owner is not None:
         _gone(everyone, _FOR_ITSELF)
     if any(_lives(process) for process in everyone) and _ask_agents(run):
-        _gone(everyone, _FOR_THE_AGENT if owner is not None else _FOR_ANOTHER_MACHINE)
+        # A head without a front end has had its time, and no agent ends it.
+        others = everyone if run.front_end is not None else everyone - {owner}
+        _gone(others, _FOR_THE_AGENT if owner is not None else _FOR_ANOTHER_MACHINE)
     everyone |= _members(run)
     killed = [process for process in everyone if _lives(process)]
     for process in killed:
@@ -99,7 +101,7 @@ def _members(run: runs.Run) -> set[psutil.Process]:
 
 
 def _ask_agents(run: runs.Run) -> bool:
-    """Request that the agents end the run. Returns whether one of them answered."""
+    """Request that the agents end the run. Returns whether one of them ends."""
     heard = False
     for node in run.nodes:
         try:
@@ -108,7 +110,7 @@ def _ask_agents(run: runs.Run) -> bool:
         except TimeoutError:
             print(f"dragon kill: the agent (pid {node.info.agent.pid}) does not answer", file=sys.stderr)
         except RunEndedError:
-            continue  # it has ended already
+            heard = True  # it has just ended, or its end is the reply; what it started ends next
     return heard
 
 
