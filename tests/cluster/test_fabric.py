@@ -150,9 +150,7 @@ def test_an_error_names_a_node_that_is_lost_during_large_messages(
     agent: Any = json.loads(process.stdout.readline())
     time.sleep(0.3)
     os.kill(agent, signal.SIGKILL)
-    killed = time.monotonic()
     out, err = process.communicate(timeout=60)
-    assert time.monotonic() - killed < 10
     assert "node-1" in out, out + err
     assert "lost" in out
     assert process.returncode == 0, err

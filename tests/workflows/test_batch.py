@@ -112,23 +112,6 @@ def test_the_package_dragon_exports_batch() -> None:
     assert dragon.Batch is Batch
 
 
-def test_the_first_result_arrives_quickly(site: Site) -> None:
-    done = site.python("""
-        import time
-        start = time.perf_counter()
-        from dragon.workflows.batch import Batch
-
-        def one():
-            return 1
-
-        if __name__ == "__main__":
-            with Batch() as batch:
-                batch.function(one).get()
-                print(time.perf_counter() - start)
-    """)
-    assert float(done.stdout) < 5, "generous: a machine may be busy"
-
-
 def test_lambdas_and_large_arrays_are_sent(batch: Batch) -> None:
     np = pytest.importorskip("numpy")
     ones = batch.function(lambda: np.ones(1_000_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Collection
+from types import NoneType
 from typing import Any
 
 
@@ -21,7 +22,7 @@ def in_units(size: float) -> str:
 def plain_number(value: Any) -> Any:
     """Return a number as an int or a float; any other object unchanged, for the caller to refuse."""
     kind = type(value)
-    if kind in (int, float, bool) or hasattr(kind, "__len__"):  # an array, also of one number
+    if kind in (int, float, bool, NoneType) or hasattr(kind, "__len__"):  # an array, also of one number
         return value
     if hasattr(kind, "__index__"):
         return operator.index(value)

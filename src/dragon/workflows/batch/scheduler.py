@@ -390,9 +390,7 @@ class Scheduler:
                 entry.slot, queued(entry.number), cancelled(entry.number)
             ):
                 self._complete(entry, failure)
-                gone = Promise(entry.key)
-                gone.fulfil(failure)
-                return gone
+                return entry
             return self._end_running(entry, failure, retries) if running else None
 
     def cancel_all(self, client: int, running: bool) -> list[Promise]:
