@@ -42,6 +42,7 @@ NOT_RUN = {
     r"make\b": "it runs these tests, or builds for minutes",
     r"(export LD_PRELOAD=.*)?pip install|\.venv/bin/pip": "it fetches packages",
     r"(UPDATE_PICTURES=1 )?(\.venv/bin/)?python -m pytest|python tests/": "it runs tests",
+    r"PYTHONPATH=\.:tests (\.venv/bin/)?python -m simulation": "tests/simulation runs the same",
     r"docker|apptainer|kubectl|qemu|cmake|\./configure": "it needs what the machines of these tests lack",
     r"export (ASAN|TSAN)_OPTIONS|export LD_PRELOAD|dragon tests/threads.py": "it is for a build with a sanitizer",
     r"python benchmarks/|dragon --hostlist HOST1,HOST2 benchmarks/": "it measures for minutes",

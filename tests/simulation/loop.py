@@ -148,7 +148,7 @@ class Loop(asyncio.BaseEventLoop):
         self.over = False  # what is called later is dropped
         self.tasks: list[asyncio.Task[Any]] = []  # all, so that none of a killed process is destroyed meanwhile
         self.errors: list[str] = []  # what real loops report as unhandled
-        self.outside = self._running = Process(self, "world")  # the world itself: faults, networks
+        self.outside = self.running = Process(self, "world")  # the world itself: faults, networks
         self.switched: Callable[[Process], None] = lambda process: None  # called when another process runs
 
     def time(self) -> float:
@@ -174,8 +174,8 @@ class Loop(asyncio.BaseEventLoop):
                 del self.able[which]
             self.steps += 1
             self.now += thread.process.work
-            if thread.process is not self._running:
-                self._running = thread.process
+            if thread.process is not self.running:
+                self.running = thread.process
                 self.switched(thread.process)
             if not handle._cancelled:
                 handle._run()

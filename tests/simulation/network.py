@@ -34,6 +34,7 @@ class Host:
     def __init__(self, network: Network, name: str, address: str) -> None:
         self.network, self.name, self.address = network, name, address
         self.listeners: dict[int, Socket] = {}
+        self.pieces = self.bytes = 0  # sent and received, as far as they were counted
 
 
 class Path:
@@ -131,6 +132,9 @@ class Network:
             raise end.error
         peer = end.peer
         assert peer is not None
+        for host in (end.host, peer.host) if piece is not None else ():
+            host.pieces += 1
+            host.bytes += len(piece if isinstance(piece, bytes) else piece.message)
         path = self.path(end.host, peer.host)
         end.arrival = max(self.loop.now + path.latency * self.random.uniform(0.8, 1.5), end.arrival + 1e-7)
         self.thread.later(end.arrival - self.loop.now, self._deliver, end, piece)

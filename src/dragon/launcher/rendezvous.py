@@ -61,6 +61,7 @@ class Rendezvous:
         self.spare = spare
         self.members: list[Member | None] = [None] * len(nodes)
         self.controls: list[Control | None] = [None] * len(nodes)
+        self._free = {index: name.partition(".")[0] for index, name in enumerate(nodes)}  # the places that nobody has
         self._seats: list[Control] = []  # of all agents that have joined, also those that were lost since
         self.authority = Authority()
         self._identity = identity or Identity.create()
@@ -125,7 +126,7 @@ class Rendezvous:
         there = [index for index, control in enumerate(self.controls) if control is not None]
         if len(there) == len(self.nodes):
             return
-        absent = ", ".join(self._name(index) for index in range(len(self.nodes)) if index not in there)
+        absent = ", ".join(self._name(index) for index, control in enumerate(self.controls) if control is None)
         log.error("the run begins without %s: %s", absent, "; ".join(self._reasons))
         self.nodes = [self.nodes[index] for index in there]
         self.controls = [self.controls[index] for index in there]
@@ -254,6 +255,7 @@ class Rendezvous:
         control.peer = self.nodes[index] or member.node.host_name
         control.largest = LARGEST_FRAME
         self.members[index], self.controls[index] = member, control
+        del self._free[index]
         control.send(Joined(len(self._seats)))
         self._seats.append(control)
         self._greeted[greeting.nonce] = control
@@ -272,7 +274,7 @@ class Rendezvous:
 
     def _look(self) -> None:
         """Complete the rendezvous if all nodes have joined except those that will not."""
-        if self.controls.count(None) <= min(self.spare, max(self._lost, self._not_started)):
+        if len(self._free) + self._lost <= min(self.spare, max(self._lost, self._not_started)):
             self._complete.set()
 
     def _name(self, index: int) -> str:
@@ -281,21 +283,18 @@ class Rendezvous:
 
     def _place(self, member: Member, index: int | None) -> int:
         """Return the index of a node: the one that it sent, else that of its name, else the next free one."""
-        free = [place for place, member in enumerate(self.members) if member is None]
         if index is not None:
-            if index not in free:
+            if index not in self._free:
                 raise _Refused(
                     "joined twice, or is not a node of the run", f"index {index} is taken, or does not exist"
                 )
             return index
         short = member.node.host_name.partition(".")[0]
-        for place in free:
-            if self.nodes[place].partition(".")[0] == short:
-                return place
-        unnamed = [place for place in free if not self.nodes[place]]
-        if not unnamed:
-            raise _Refused("joined twice, or is not a node of the run", f"{short!r} is not an expected node")
-        return unnamed[0]
+        for wanted in (short, ""):  # many agents of many nodes come in the order in which these were named
+            for place, name in self._free.items():
+                if name == wanted:
+                    return place
+        raise _Refused("joined twice, or is not a node of the run", f"{short!r} is not an expected node")
 
     def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused) -> None:
         if control.transport is None:
