@@ -435,9 +435,7 @@ class Links:
 
     def _hello(self, node: int) -> Hello:
         if node in self.lost:
-            log.warning(
-                "%s connected, but was declared lost (%s); its connection is closed", self.host(node), self.lost[node]
-            )
+            self._tell(f"{self.host(node)} connected, but was declared lost ({{}}); it is refused", self.lost[node])
             return Hello(refused=self.lost[node])
         has_lane = self._fabric is not None and not self._are_many(node, "lane")
         return Hello(greeting=self._fabric.greet() if self._fabric is not None and has_lane else None)

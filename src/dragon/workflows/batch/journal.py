@@ -24,10 +24,13 @@ from contextlib import suppress
 from typing import Any
 
 from dragon.native.process import ProcessTemplate
+from dragon.runtime.log import runtime_log
 from dragon.runtime.serialization import mentions
 from dragon.workflows.batch.call import Access, Call, Kind, Work
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.outcome import PLAIN, Input, Outcome, Sent, Value
+
+log = runtime_log("batch")
 
 _HEADER = b"dragon journal 1\n"
 _RECORD = struct.Struct("<4s32sQI")  # a mark, the digest, the length and the checksum of what follows
@@ -247,7 +250,7 @@ class Journal:
             self._ends.set()
             with suppress(OSError):
                 os.ftruncate(self._file, self._end)
-            warnings.warn(f"the journal {self.path} takes no more results: {error}", stacklevel=2)
+            log.warning("the journal %s takes no more results: %s", self.path, error)
             return
         self._end += len(record)
         self._is_new.set()
@@ -262,7 +265,7 @@ class Journal:
         try:
             os.fsync(self._file)
         except OSError as error:
-            warnings.warn(f"the journal {self.path} may not be on the disk: {error}", stacklevel=2)
+            log.warning("the journal %s may not be on the disk: %s", self.path, error)
 
     def close(self) -> None:
         """Write what is left to the disk, and let others use the file."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import os
 import time
-import warnings
 from contextlib import suppress
 
+from dragon.runtime.log import runtime_log
 from dragon.workflows.batch.order import Entry, State, uid_of
 from dragon.workflows.batch.outcome import Failure, Outcome
+
+log = runtime_log("batch")
 
 COLUMNS = ("task", "name", "kind", "outcome", "node", "pid", "submitted", "ended", "seconds", "tries", "error")
 
@@ -43,7 +45,7 @@ class TaskTable:
             self._writer.writerow(row)
         except OSError as error:
             self._over = True
-            warnings.warn(f"the table {self.path} takes no more lines: {error}", stacklevel=2)
+            log.warning("the table %s takes no more lines: %s", self.path, error)
 
     def close(self) -> None:
         """Write nothing more."""
