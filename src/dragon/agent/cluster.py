@@ -143,7 +143,7 @@ class Cluster:
         near = {parent_of(index): parent} if parent is not None else {}
         contexts = client_context(*keys), server_context(*keys)
         self._membership, self._control = membership, control
-        self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._known: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._is_served = asyncio.Event()
         self._front_end_gone = asyncio.Event()
         self.links = Links(index, near, contexts, self._serve_early, fabric, plain=plain)
@@ -155,7 +155,7 @@ class Cluster:
         self.links.members = dict(enumerate(members))
         self.links.idle = self._membership.settings.get("idle", 0)
         self.links.wire.set_nodes(len(members))
-        self._known.set_result(members)
+        self._known.set_result(msgspec.Raw(encode(members)))  # once for all nodes that ask this one
 
     async def _ask_for_members(self) -> list[Member]:
         """Return the members from the parent node, or, if that is lost, from the front end."""
