@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 from rich.text import Text
@@ -145,7 +144,6 @@ def _text(value: str) -> Cell:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as minutes and seconds, and hours if there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -315,7 +313,6 @@ class Top(App[None]):
         }
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets: the facts of the run, the filter, a tab for each table, and the keys."""
         yield self._facts
         yield self._filter
         with self._tabs:
@@ -326,7 +323,7 @@ class Top(App[None]):
 
     async def on_mount(self) -> None:
         for number in ENDING:  # without a handler, these would leave the terminal in the screen's mode
-            asyncio.get_running_loop().add_signal_handler(number, partial(self._end, 128 + number))
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         for table in TABLES:
             for column in table.columns:
                 self._tables[table.title].add_column(column, key=column)
@@ -334,9 +331,6 @@ class Top(App[None]):
             self.set_interval(self._period, self._refresh)
         await self._refresh()
         self._tables[TABLES[0].title].focus()
-
-    def _end(self, code: int) -> None:
-        self.exit(return_code=code)
 
     @property
     def _shown(self) -> Table:
@@ -367,7 +361,12 @@ class Top(App[None]):
         order, downwards = self._orders[table.title]
         if order:
             place = table.columns.index(order)
-            rows.sort(key=lambda row: _sortable(row, place), reverse=downwards)
+
+            def rank(row: Row) -> tuple[bool, float, str]:  # numbers before text, as a column may have both
+                value = row.cells[place].value
+                return (True, 0.0, value) if isinstance(value, str) else (False, value, "")
+
+            rows.sort(key=rank, reverse=downwards)
         for column in table.columns:
             mark = (" ↓" if downwards else " ↑") if column == order else ""
             widget.columns[next(key for key in widget.columns if key == column)].label = Text(column + mark)
@@ -442,9 +441,3 @@ class TopOfRecording(Top):
     async def action_move(self, seconds: int) -> None:
         self._move(seconds)
         await self._refresh()
-
-
-def _sortable(row: Row, place: int) -> tuple[bool, float, str]:
-    """Return a key that sorts numbers before text, so that a column may have both."""
-    value = row.cells[place].value
-    return (True, 0.0, value) if isinstance(value, str) else (False, value, "")

@@ -16,17 +16,8 @@ from pathlib import Path
 from dragon.cli import watching
 from dragon.commands import Parser
 from dragon.files import whole_file
-from dragon.infrastructure.metrics import (
-    METRICS,
-    Aggregate,
-    Kind,
-    Lifetime,
-    NodeTasks,
-    Record,
-    Span,
-    failed_or_longest,
-    tasks_of,
-)
+from dragon.infrastructure import metrics
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, NodeTasks, Record, Span
 from dragon.infrastructure.structs import msgspec
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.dashboard import SIGNALS, Dashboard, html
@@ -84,12 +75,12 @@ def recorded_page(recording: Recording, hosts: Sequence[str] = ()) -> str:
 
 
 def _curves(
-    recording: Recording, metrics: Collection[str], hosts: Collection[str], start: float, end: float
+    recording: Recording, drawn: Collection[str], hosts: Collection[str], start: float, end: float
 ) -> list[Record]:
     """Return as many values of metrics as a chart can show."""
-    measured = {name for name in metrics if name in METRICS and METRICS[name].kind == Kind.GAUGE}
+    measured = {name for name in drawn if name in METRICS and METRICS[name].kind == Kind.GAUGE}
     interval = max((end - start) / _POINTS, 0.001)
-    asked: list[tuple[set[str], Aggregate]] = [(measured, "avg"), (set(metrics) - measured, "last")]
+    asked: list[tuple[set[str], Aggregate]] = [(measured, "avg"), (set(drawn) - measured, "last")]
     return [
         _plain(record, start)
         for names, aggregate in asked
@@ -118,9 +109,9 @@ def _tasks(recording: Recording, processes: Sequence[Lifetime]) -> list[NodeTask
             counts[host] += 1
             found[host].append(span)
             if len(found[host]) > 2 * _MOST_TASKS:  # the others need not be kept
-                found[host] = failed_or_longest(found[host], most)
+                found[host] = metrics.failed_or_longest(found[host], most)
     return [
-        NodeTasks(node_of[host], tasks_of(failed_or_longest(spans, most)), counts[host], 0.0, 0)
+        NodeTasks(node_of[host], metrics.tasks_of(metrics.failed_or_longest(spans, most)), counts[host], 0.0, 0)
         for host, spans in found.items()
     ]
 
@@ -193,9 +184,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--open", action="store_true", help="open the page in a browser")
     recorded = result.add_argument_group("of a recorded run")
     recorded.add_argument("-o", "--output", metavar="FILE", help="default: dashboard.html in the run's folder")
-    recorded.add_argument(
-        "--node", action="append", default=[], metavar="HOST", help="a node to show charts of; may be repeated"
-    )
+    node = "a node to show charts of; may be repeated"
+    recorded.add_argument("--node", action="append", default=[], metavar="HOST", help=node)
     return result
 
 

@@ -59,9 +59,8 @@ def parser() -> argparse.ArgumentParser:
     stat.set_defaults(command=_stat)
     dump = commands.add_parser("dump", help="write a dictionary to a file", description="Write keys and values.")
     dump.set_defaults(command=_dump)
-    load = commands.add_parser(
-        "load", help="put the content of a file into a dictionary", description="Put keys and values of a file."
-    )
+    what = "put the content of a file into a dictionary"
+    load = commands.add_parser("load", help=what, description="Put keys and values of a file.")
     load.set_defaults(command=_load)
     for command in (stat, dump, load):
         command.add_argument("name", metavar="NAME", help="the dictionary")
@@ -236,7 +235,7 @@ def _live(word: str | None) -> tuple[list[Live], list[str]]:
     troubles: list[str] = []
     for run in chosen:
         try:
-            live += dictionaries.in_run(run, dictionaries.look)
+            live += dictionaries.in_run(run)
         except RunEndedError:
             continue  # it has ended meanwhile
         except DragonError as error:

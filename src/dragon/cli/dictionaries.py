@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from multiprocessing.connection import Connection
@@ -20,7 +20,6 @@ from dragon.data.ddict.creation import from_text
 from dragon.data.plain_files import loader
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
-from dragon.infrastructure.generic import V
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Run
 from dragon.runtime.agent_client import ask
@@ -77,47 +76,51 @@ class Persisted(msgspec.Struct):
 # ---- of runs
 
 
-def in_run(run: Run, function: Callable[..., V], *arguments: object) -> V:
-    """Call a function in a new process that joins the run, and return its result, since a process can belong to only
-    one run."""
+def in_run(run: Run) -> list[Live]:
+    """Return the dictionaries of a run, sorted by name. A new process joins it: a process belongs to only one run."""
     try:
         ask_agent(run.nodes[0].folder, ListDictionaries(run.nodes[0].info.node), PATIENCE)
     except TimeoutError:
         raise _silent(run) from None
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, run, function, arguments))
+    process = context.Process(target=_answer, args=(theirs, run))
     process.start()
     theirs.close()
     try:
         if not ours.poll(_ANSWER_TIMEOUT_S):
             process.kill()
             raise _silent(run)
-        answer: tuple[V, BaseException | None] = ours.recv()
+        answer: list[Live] | DragonError = ours.recv()
     except EOFError:
         raise RunEndedError(f"run {run.name} ended meanwhile") from None
     finally:
         process.join()
         ours.close()
-    if answer[1] is not None:
-        raise answer[1]
-    return answer[0]
+    if isinstance(answer, DragonError):
+        raise answer
+    return answer
 
 
 def _silent(run: Run) -> DragonError:
     return DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` shows why")
 
 
-def _answer(connection: Connection, run: Run, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    result: tuple[Any, DragonError | None]
+def _answer(connection: Connection, run: Run) -> None:
+    result: list[Live] | DragonError
     try:
         join(run)
         try:
-            result = function(run, *arguments), None
+            found = []
+            for node in run_nodes():
+                for text in ask(ListDictionaries(node.index)):
+                    with contextlib.suppress(DestroyedError):  # it was destroyed meanwhile
+                        found.append(_described(run, text))
+            result = sorted(found, key=lambda one: one.name)
         finally:
             _core.leave_arena()
     except Exception as error:
-        result = None, error if isinstance(error, DragonError) else DragonError(f"{type(error).__name__}: {error}")
+        result = error if isinstance(error, DragonError) else DragonError(f"{type(error).__name__}: {error}")
     connection.send(result)
 
 
@@ -127,16 +130,6 @@ def join(run: Run) -> None:
     for name in (variables.RUN, variables.PROCESS):
         os.environ.pop(name, None)
     join_run(run.nodes[0].folder)
-
-
-def look(run: Run) -> list[Live]:
-    """Return the dictionaries of the run that this process belongs to, sorted by name."""
-    found = []
-    for node in run_nodes():
-        for text in ask(ListDictionaries(node.index)):
-            with contextlib.suppress(DestroyedError):  # it was destroyed meanwhile
-                found.append(_described(run, text))
-    return sorted(found, key=lambda one: one.name)
 
 
 def _described(run: Run, text: str) -> Live:

@@ -24,17 +24,8 @@ from dragon.commands import table
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node
-from dragon.runtime.inspection import (
-    Frame,
-    Inquiry,
-    InquiryError,
-    Names,
-    Report,
-    Thread,
-    Wait,
-    describe_parked,
-    waits_of,
-)
+from dragon.runtime import inspection
+from dragon.runtime.inspection import Frame, Names, Report, Thread, Wait
 from dragon.runtime.run import arena_of
 
 _TIMEOUT = 10.0  # seconds
@@ -187,7 +178,7 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
     time.sleep(max(0.0, began + _LOAD_SAMPLE_S - time.monotonic()))
     waits: dict[int, list[Wait]] = {}
     names = Names({row.pid: row.title for row in rows}, said, node.info.agent.pid)
-    for pid, wait in waits_of(noted, said, names):
+    for pid, wait in inspection.waits_of(noted, said, names):
         waits.setdefault(pid, []).append(wait)
     spy = find_spy()
     for row in rows:
@@ -217,9 +208,9 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
     expected |= {int(asked.who) for asked in (report.asked if report else ())}
     answers: dict[int, list[Thread]] = {}
     try:
-        with Inquiry(node.folder) as inquiry:
+        with inspection.Inquiry(node.folder) as inquiry:
             answers = inquiry.collect(expected, _ANSWER_WITHIN)
-    except InquiryError as error:
+    except inspection.InquiryError as error:
         troubles.append(f"stacks that processes send themselves: {error}")
     noted = _core.waits()
     # Others were at work meanwhile: a process checks for requests once a second while it waits.
@@ -247,12 +238,11 @@ def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
         return [], f"py-spy: {error}"
     if done.returncode != 0:
         return [], "py-spy: " + (" ".join(done.stderr.split()) or f"it ended with code {done.returncode}")
-    threads = msgspec.json.decode(done.stdout, type=list[_Spied])
-    return [Thread(one.thread_id, one.thread_name or "", [*map(_frame, reversed(one.frames))]) for one in threads], ""
-
-
-def _frame(call: _Call) -> Frame:
-    return Frame(call.name, call.filename, call.line)
+    threads = []
+    for one in msgspec.json.decode(done.stdout, type=list[_Spied]):
+        frames = [Frame(call.name, call.filename, call.line) for call in reversed(one.frames)]
+        threads.append(Thread(one.thread_id, one.thread_name or "", frames))
+    return threads, ""
 
 
 _EPILOG = """\
@@ -398,7 +388,9 @@ def _agent_text(ward: Ward) -> Iterator[str]:
     if report is None:
         yield f"  it {ward.silence}"
         return
-    names = Names({finding.row.pid: finding.row.title for finding in ward.findings}, report, _agent_of(ward))
+    rows = [finding.row for finding in ward.findings]
+    agent = next((row.pid for row in rows if row.role == "agent"), 0)
+    names = Names({row.pid: row.title for row in rows}, report, agent)
     yield f"  it answers; live processes: {len(report.processes)}, being started: {report.starting}"
     if report.untaken:
         yield f"  the zygote has not read {report.untaken} requests to start a process: see what it does"
@@ -406,15 +398,11 @@ def _agent_text(ward: Ward) -> Iterator[str]:
         failure = f"; {group.failure}" if group.failure else ""
         yield f"  group {group.name}: {group.live} of {group.members} members live{failure}"
     for parked in report.parked:
-        yield f"  {parked.who} has waited {_duration(parked.seconds)} {describe_parked(parked, names)}, here"
+        yield f"  {parked.who} has waited {_duration(parked.seconds)} {inspection.describe_parked(parked, names)}, here"
     for node, reason in report.lost.items():
         yield f"  node {node} is lost: {reason}"
     for task in report.tasks:
         yield f"  task {task.name} at {task.where or 'its end'}"
-
-
-def _agent_of(ward: Ward) -> int:
-    return next((finding.row.pid for finding in ward.findings if finding.row.role == "agent"), 0)
 
 
 def _unseen(wards: list[Ward]) -> Iterator[str]:

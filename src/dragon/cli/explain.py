@@ -34,9 +34,8 @@ def parser() -> argparse.ArgumentParser:
         prog="dragon explain", description="Say why a task or a process waits, or how it failed.", epilog=_EPILOG
     )
     made.add_argument("what", nargs="?", default="", metavar="TASK|PROCESS", help="default: the tasks of all batches")
-    made.add_argument(
-        "--run", metavar="RUN", help="the run to look at, as `dragon ps` names it (default: all of yours)"
-    )
+    run = "the run to look at, as `dragon ps` names it (default: all of yours)"
+    made.add_argument("--run", metavar="RUN", help=run)
     return made
 
 

@@ -22,19 +22,17 @@ def parser() -> argparse.ArgumentParser:
         "contain the secret of one run: pipe them to `kubectl apply -f -`, and print new ones for each run.",
         allow_abbrev=False,
     )
-    result.add_argument("--name", default="dragon", help="the name of the Job (default dragon)")
-    result.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
-    result.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="the number of pods")
-    result.add_argument("--namespace", default="", help="the namespace of the Job")
-    result.add_argument(
-        "-p", "--port", type=machine.port, default=7575, help="TCP port at which the first pod listens (default 7575)"
-    )
-    result.add_argument("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
-    result.add_argument("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
-    result.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
-    result.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="...", help="program and arguments, as for `dragon`"
-    )
+    add = result.add_argument
+    add("--name", default="dragon", help="the name of the Job (default dragon)")
+    add("--image", required=True, help="a container image with Python, dragon and the program")
+    add("-N", "--nodes", type=machine.count, required=True, metavar="N", help="the number of pods")
+    add("--namespace", default="", help="the namespace of the Job")
+    listening = "TCP port at which the first pod listens (default 7575)"
+    add("-p", "--port", type=machine.port, default=7575, help=listening)
+    add("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
+    add("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
+    add("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
+    add("command", nargs=argparse.REMAINDER, metavar="...", help="program and arguments, as for `dragon`")
     return result
 
 

@@ -20,40 +20,27 @@ class MissingError(DragonError):
 
 
 def add_telemetry(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("telemetry")
-    group.add_argument(
-        "-T",
-        "--telemetry-level",
-        type=int,
-        choices=range(variables.HIGHEST_TELEMETRY_LEVEL + 1),
-        metavar="LEVEL",
-        help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
-        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)",
+    add = parser.add_argument_group("telemetry").add_argument
+    level = (
+        "what to measure while the program runs: 0 nothing (the default without the options below), 1 the program's "
+        "own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)"
     )
-    group.add_argument(
-        "--telemetry-port",
-        type=port,
-        metavar="PORT",
-        help="TCP port of this machine at which metrics are served to Prometheus; 0: any free port",
+    levels = range(variables.HIGHEST_TELEMETRY_LEVEL + 1)
+    add("-T", "--telemetry-level", type=int, choices=levels, metavar="LEVEL", help=level)
+    served = "TCP port of this machine at which metrics are served to Prometheus; 0: any free port"
+    add("--telemetry-port", type=port, metavar="PORT", help=served)
+    recorded = (
+        "write measurements to files in this directory, at level 4 unless another is given; `dragon dashboard DIR` "
+        "makes a page of them"
     )
-    group.add_argument(
-        "--telemetry",
-        metavar="DIR",
-        help="write measurements to files in this directory, at level 4 unless another is given; "
-        "`dragon dashboard DIR` makes a page of them",
+    add("--telemetry", metavar="DIR", help=recorded)
+    collector = "send the metrics to this OpenTelemetry collector, http://HOST:4318 for instance, every ten seconds"
+    add("--otlp", type=_url, metavar="URL", help=collector)
+    page = (
+        "serve a page that shows the run, on this machine; its address is printed on stderr. Measures at level 4 "
+        "unless -T is given; the port is that of --telemetry-port, if given"
     )
-    group.add_argument(
-        "--otlp",
-        type=_url,
-        metavar="URL",
-        help="send the metrics to this OpenTelemetry collector, http://HOST:4318 for instance, every ten seconds",
-    )
-    group.add_argument(
-        "--dashboard",
-        action="store_true",
-        help="serve a page that shows the run, on this machine; its address is printed on stderr. Measures at level 4 "
-        "unless -T is given; the port is that of --telemetry-port, if given",
-    )
+    add("--dashboard", action="store_true", help=page)
 
 
 def _url(text: str) -> str:
@@ -96,40 +83,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_argument_group("nodes")
     add_count_and_shape(nodes)
     add_hosts(nodes)
-    force = nodes.add_mutually_exclusive_group()
-    force.add_argument(
-        "-s", "--single-node-override", action="store_true", help="run on this node only, in an allocation too"
-    )
-    force.add_argument(
-        "--multi-node-override", action="store_true", help="use the allocation even if it has only one node"
-    )
-    failure = parser.add_argument_group("failure")
-    failure.add_argument(
-        "-r", "--resilient", action="store_true", help="restart the program on the other nodes when one is lost"
-    )
-    failure.add_argument("-i", "--idle", type=count, default=0, metavar="N", help="spare nodes kept for --resilient")
-    failure.add_argument(
-        "-e", "--exhaust-resources", action="store_true", help="with -r: restart until no node is left"
-    )
-    failure.add_argument(
-        "--grace",
-        type=seconds,
-        metavar="S",
-        help="seconds between SIGTERM and SIGKILL when the run ends (default 3; 25 in Slurm and Kubernetes)",
-    )
+    add = nodes.add_mutually_exclusive_group().add_argument
+    add("-s", "--single-node-override", action="store_true", help="run on this node only, in an allocation too")
+    add("--multi-node-override", action="store_true", help="use the allocation even if it has only one node")
+    add = parser.add_argument_group("failure").add_argument
+    add("-r", "--resilient", action="store_true", help="restart the program on the other nodes when one is lost")
+    add("-i", "--idle", type=count, default=0, metavar="N", help="spare nodes kept for --resilient")
+    add("-e", "--exhaust-resources", action="store_true", help="with -r: restart until no node is left")
+    grace = "seconds between SIGTERM and SIGKILL when the run ends (default 3; 25 in Slurm and Kubernetes)"
+    add("--grace", type=seconds, metavar="S", help=grace)
     network = parser.add_argument_group("network")
     add_network(network)
-    network.add_argument("--network-config", metavar="FILE", help="nodes as `dragon-network-config` wrote them")
-    network.add_argument(
-        "-t",
-        "--transport",
-        choices=("tcp", "plain", "ucx", "hsta"),
-        help="transport of bulk data between nodes: tcp, encrypted; plain, TCP without encryption for a trusted "
-        "network; ucx (default: ucx if it has an RDMA device, else tcp)",
+    add = network.add_argument
+    add("--network-config", metavar="FILE", help="nodes as `dragon-network-config` wrote them")
+    transport = (
+        "transport of bulk data between nodes: tcp, encrypted; plain, TCP without encryption for a trusted network; "
+        "ucx (default: ucx if it has an RDMA device, else tcp)"
     )
-    network.add_argument(
-        "--join-timeout", type=seconds, default=60.0, metavar="S", help="seconds within which nodes must join (60)"
-    )
+    add("-t", "--transport", choices=("tcp", "plain", "ucx", "hsta"), help=transport)
     ignored = parser.add_argument_group("accepted, without effect")
     ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
     ignored.add_argument("-o", "--overlay-transport", metavar="KIND", help=argparse.SUPPRESS)
@@ -138,50 +109,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "-N",
-        "--nodes",
-        type=count,
-        default=0,
-        metavar="N",
-        help="nodes of the allocation or list to use (default: all); without one: simulate N nodes on this machine",
-    )
-    group.add_argument("--cpus", type=count, metavar="N", help="CPUs that each simulated node claims")
-    group.add_argument("--gpus", type=count, metavar="N", help="GPUs that each simulated node claims")
+    add = group.add_argument
+    nodes = "nodes of the allocation or list to use (default: all); without one: simulate N nodes on this machine"
+    add("-N", "--nodes", type=count, default=0, metavar="N", help=nodes)
+    add("--cpus", type=count, metavar="N", help="CPUs that each simulated node claims")
+    add("--gpus", type=count, metavar="N", help="GPUs that each simulated node claims")
 
 
 def add_hosts(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: detected)")
+    add = group.add_argument
+    add("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: detected)")
     hosts = group.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "--hostlist", metavar="A,B,...", help="run on these hosts, by ssh; ranges such as node[01-16] are expanded"
-    )
+    listed = "run on these hosts, by ssh; ranges such as node[01-16] are expanded"
+    hosts.add_argument("--hostlist", metavar="A,B,...", help=listed)
     hosts.add_argument("--hostfile", metavar="FILE", help="run on the hosts of a file, one per line, by ssh")
-    group.add_argument("--ssh-config-path", metavar="FILE", help="configuration for ssh instead of ~/.ssh/config")
-    group.add_argument("--private-key", metavar="FILE", help="key for ssh")
-    group.add_argument(
-        "--address", default="auto", metavar="A", help="with --wlm ray: address of the cluster (default: detected)"
-    )
-    group.add_argument("--passphrase", metavar="TEXT", help=argparse.SUPPRESS)
+    add("--ssh-config-path", metavar="FILE", help="configuration for ssh instead of ~/.ssh/config")
+    add("--private-key", metavar="FILE", help="key for ssh")
+    add("--address", default="auto", metavar="A", help="with --wlm ray: address of the cluster (default: detected)")
+    add("--passphrase", metavar="TEXT", help=argparse.SUPPRESS)
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--network-prefix",
-        type=_pattern,
-        default="",
-        metavar="REGEX",
-        help="use network interfaces whose names begin with this pattern",
-    )
-    group.add_argument(
-        "-p",
-        "--port",
-        "--frontend-port",
-        type=port,
-        default=0,
-        metavar="PORT",
-        help="TCP port at which the front end listens for its nodes (default: any free port)",
-    )
+    add = group.add_argument
+    prefix = "use network interfaces whose names begin with this pattern"
+    add("--network-prefix", type=_pattern, default="", metavar="REGEX", help=prefix)
+    listening = "TCP port at which the front end listens for its nodes (default: any free port)"
+    add("-p", "--port", "--frontend-port", type=port, default=0, metavar="PORT", help=listening)
+    within = "seconds within which nodes must join (60)"
+    add("--join-timeout", type=seconds, default=60.0, metavar="S", help=within)
 
 
 def count(text: str) -> int:

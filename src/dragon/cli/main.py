@@ -67,20 +67,13 @@ def options() -> argparse.ArgumentParser:
     )
     result.add_argument("--version", action="version", version=f"dragon {dragon.__version__}")
     machine.add_options(result)
-    result.add_argument(
-        "-l",
-        "--log-level",
-        action="append",
-        default=[],
-        metavar="LEVEL",
-        help=f"what the runtime logs on stderr: {', '.join(_LEVELS)}, or stderr=LEVEL (default WARNING)",
-    )
+    levels = f"what the runtime logs on stderr: {', '.join(_LEVELS)}, or stderr=LEVEL (default WARNING)"
+    result.add_argument("-l", "--log-level", action="append", default=[], metavar="LEVEL", help=levels)
     labels = result.add_mutually_exclusive_group()
     for option, label, meaning in _LABELS:
         labels.add_argument(option, dest="label", action="store_const", const=label, default="", help=meaning)
-    result.add_argument(
-        "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
-    )
+    strict = "an affinity that this machine cannot meet is an error, not a warning"
+    result.add_argument("--strict", action="store_true", help=strict)
     machine.add_telemetry(result)
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     return result
@@ -88,9 +81,8 @@ def options() -> argparse.ArgumentParser:
 
 def parser() -> argparse.ArgumentParser:
     result = options()
-    result.add_argument(
-        "program", nargs="?", metavar="PROG", help="a Python program (- for standard input) or an executable"
-    )
+    program = "a Python program (- for standard input) or an executable"
+    result.add_argument("program", nargs="?", metavar="PROG", help=program)
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
 

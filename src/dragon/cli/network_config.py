@@ -74,20 +74,12 @@ def parser() -> argparse.ArgumentParser:
     machine.add_count_and_shape(nodes)
     machine.add_hosts(nodes)
     machine.add_network(nodes)
-    result.add_argument(
-        "--primary", default="", metavar="HOST", help="the node of the head process (default: the first)"
-    )
-    result.add_argument(
-        "--join-timeout",
-        type=machine.seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds within which nodes must join (60)",
-    )
-    result.add_argument("-l", "--log", metavar="LEVEL", help="what is logged on stderr (default WARNING)")
-    result.add_argument("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
-    result.add_argument("-j", "--output-to-json", action="store_true", help="write a file named after the launcher")
-    result.add_argument("--no-stdout", action="store_true", help="print nothing")
+    add = result.add_argument
+    add("--primary", default="", metavar="HOST", help="the node of the head process (default: the first)")
+    add("-l", "--log", metavar="LEVEL", help="what is logged on stderr (default WARNING)")
+    add("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
+    add("-j", "--output-to-json", action="store_true", help="write a file named after the launcher")
+    add("--no-stdout", action="store_true", help="print nothing")
     result.set_defaults(idle=0, network_config=None, single_node_override=False, multi_node_override=False)
     return result
 

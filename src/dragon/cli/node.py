@@ -18,38 +18,30 @@ TOKEN_VARIABLE = "DRAGON_JOIN"
 def main(words: Sequence[str]) -> int:
     """Read the token, and run the agent until the run ends. Returns the exit code."""
     parser = Parser(prog="dragon node", description="The agent of a node; started by a launcher.")
-    parser.add_argument(
-        "--join",
-        required=True,
-        help="where the run's token is: - (a line of standard input), "
-        f"environment (the variable {TOKEN_VARIABLE}), or a file, which is removed",
-    )
-    parser.add_argument(
-        "--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes"
-    )
-    parser.add_argument(
-        "--name-from", metavar="VARIABLE", help="the variable in which the workload manager names this node"
-    )
+    add = parser.add_argument
+    where = "where the run's token is: - (a line of standard input), "
+    where += f"environment (the variable {TOKEN_VARIABLE}), or a file, which is removed"
+    add("--join", required=True, help=where)
+    add("--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes")
+    add("--name-from", metavar="VARIABLE", help="the variable in which the workload manager names this node")
     arguments = parser.parse_args(words)
     try:
         token = Token.decode(_text(arguments.join))
         if arguments.index_from is not None:
             token.index = int(os.environ[arguments.index_from])
         if arguments.name_from is not None:
-            _take_name(token, os.environ[arguments.name_from])
+            name = os.environ[arguments.name_from]
+            # Policies name hosts as the workload manager prints them, and several of its nodes may be one machine.
+            if name.partition(".")[0] != socket.gethostname().partition(".")[0]:
+                token.claims.setdefault("host_name", name)
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"the token of a run, or the node's index in it, is missing ({type(error).__name__}: {error})")
     _close_copies_of_streams()
-    _leave_standard_input()
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
     from dragon.agent.node import serve
 
     return serve(token)
-
-
-def _take_name(token: Token, name: str) -> None:
-    # Policies name hosts as the workload manager prints them, and several of its nodes may be one machine.
-    if name.partition(".")[0] != socket.gethostname().partition(".")[0]:
-        token.claims.setdefault("host_name", name)
 
 
 def _text(place: str) -> str:
@@ -70,9 +62,3 @@ def _close_copies_of_streams() -> None:
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and is_open(fd) and any(os.path.samestat(os.fstat(fd), stream) for stream in streams):
             os.close(fd)
-
-
-def _leave_standard_input() -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)

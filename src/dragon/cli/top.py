@@ -35,9 +35,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     result.add_argument("run", nargs="?", metavar="RUN", help="the run to show, or a folder with a recorded one")
-    result.add_argument(
-        "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="refresh interval (default: 1)"
-    )
+    delay = "refresh interval (default: 1)"
+    result.add_argument("-d", "--delay", type=float, default=1.0, metavar="SECONDS", help=delay)
     return result
 
 

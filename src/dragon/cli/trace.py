@@ -145,16 +145,10 @@ def parser() -> argparse.ArgumentParser:
     result = Parser(
         prog="dragon trace", description="Make a trace of a recorded run, for Perfetto or Chrome.", epilog=_EPILOG
     )
-    result.add_argument(
-        "folder", type=Path, metavar="RUN_FOLDER", help="the folder of a run, or of several: the newest is used"
-    )
-    result.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the file to write (default: trace.json.gz in the run's folder)",
-    )
+    folder = "the folder of a run, or of several: the newest is used"
+    result.add_argument("folder", type=Path, metavar="RUN_FOLDER", help=folder)
+    written = "the file to write (default: trace.json.gz in the run's folder)"
+    result.add_argument("-o", "--output", type=Path, metavar="FILE", help=written)
     return result
 
 
