@@ -6,8 +6,7 @@ from types import ModuleType
 
 from dragon.lazy_modules import submodule
 from dragon.telemetry.analysis import AnalysisClient
-from dragon.telemetry.collectors import CollectorGroup
-from dragon.telemetry.detector import CollectorDetectorGroup, Detector, SlowGPUDetector
+from dragon.telemetry.collectors import CollectorDetectorGroup, CollectorGroup, Detector, SlowGPUDetector
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.telemetry.telemetry import Counter, Telemetry, Timer
 

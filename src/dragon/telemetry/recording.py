@@ -7,18 +7,10 @@ from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragon.infrastructure import recordings
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, Span, has, reduced
-from dragon.infrastructure.recordings import (
-    DESCRIPTION,
-    PARQUET,
-    STREAM,
-    Content,
-    RunDescription,
-    content_of_file,
-    host_prefix,
-    schema_of,
-)
+from dragon.infrastructure.recordings import Content, RunDescription, content_of_file
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.telemetry import Query
 
@@ -74,7 +66,7 @@ class Recording:
     def description(self) -> RunDescription | None:
         """The description of the run; None if its first node could not write it."""
         try:
-            return msgspec.json.decode((self.folder / DESCRIPTION).read_bytes(), type=RunDescription)
+            return msgspec.json.decode((self.folder / recordings.DESCRIPTION).read_bytes(), type=RunDescription)
         except (FileNotFoundError, ValueError):
             return None
 
@@ -142,9 +134,8 @@ class Recording:
 
     def _host(self, node: str) -> str:
         """Return the host of a node, given the prefix of the names of its files."""
-        description = self.description
-        number = int(node.rpartition("-")[2])
-        return description.nodes[number] if description is not None else node.rpartition("-")[0]
+        (prefix, _, number), description = node.rpartition("-"), self.description
+        return prefix if description is None else description.nodes[int(number)]
 
     # ---- values
 
@@ -154,8 +145,7 @@ class Recording:
 
     def answer(self, question: Query) -> list[Record]:
         """Return the answer to a query, as the run would have given it."""
-        asked = question
-        return self.query(asked.metrics, asked.tags, asked.start, asked.end, asked.interval, asked.aggregate)
+        return self.query(*msgspec.structs.astuple(question))
 
     def query(
         self,
@@ -207,7 +197,7 @@ class Recording:
 
     def _samples(self, hosts: Collection[str] | None = None) -> list[tuple[str, RecordedFile]]:
         """Return the files of values, each with its node, by node and in the order in which they were written."""
-        wanted = None if hosts is None or "*" in hosts else {host_prefix(host) for host in hosts}
+        wanted = None if hosts is None or "*" in hosts else {recordings.host_prefix(host) for host in hosts}
         return [
             (node, file) for node, file in self._files("samples") if wanted is None or node.rpartition("-")[0] in wanted
         ]
@@ -219,7 +209,7 @@ class Recording:
         """Yield the files with that content, each with its node."""
         from dragon.telemetry.recorded_file import RecordedFile
 
-        schema = schema_of(wanted)
+        schema = recordings.schema_of(wanted)
         told = [(content_of_file(stem), stem) for stem in _stems(self.folder)]
         for (node, content), stem in sorted((of, stem) for of, stem in told if of is not None):
             if content == wanted:
@@ -227,11 +217,13 @@ class Recording:
 
 
 def _stems(folder: Path) -> set[str]:
-    return {path.stem for path in folder.iterdir() if path.suffix in (STREAM, PARQUET)}
+    return {path.stem for path in folder.iterdir() if path.suffix in (recordings.STREAM, recordings.PARQUET)}
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / DESCRIPTION).exists() or any(content_of_file(stem) is not None for stem in _stems(folder))
+    return (folder / recordings.DESCRIPTION).exists() or any(
+        content_of_file(stem) is not None for stem in _stems(folder)
+    )
 
 
 def _run_folder(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import html as html_text
 import math
 import secrets
@@ -51,7 +50,6 @@ def html(title: str = "dragon", data: object = None) -> str:
 
 # The page may load nothing from other servers, and send nothing to them.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-_BEARER = "Bearer "
 _MOST_TASKS = 5000  # at once; more could not be told apart in a picture
 
 
@@ -85,11 +83,9 @@ class Dashboard:
 
     def _guarded(self, tell: Callable[[Mapping[str, str]], Awaitable[Any]]) -> Handler:
         async def answer(request: Request) -> Response:
-            given = request.headers.get("authorization", "")
-            if not hmac.compare_digest(given.encode(), f"{_BEARER}{self._token}".encode()):
-                return Response(
-                    b"open the dashboard by its full link: the token is missing or wrong\n", status="401 Unauthorized"
-                )
+            if not request.has_token(self._token):
+                reason = b"open the dashboard by its full link: the token is missing or wrong\n"
+                return Response(reason, status="401 Unauthorized")
             return Response(msgspec.json.encode(await tell(request.parameters)), "application/json")
 
         return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ipaddress
 import logging
 import os
@@ -32,6 +33,10 @@ class Request(msgspec.Struct, frozen=True):
     parameters: dict[str, str]
     headers: dict[str, str]
     ends: tuple[_Address, _Address]
+
+    def has_token(self, token: str) -> bool:
+        """Return whether the request has this bearer token."""
+        return hmac.compare_digest(self.headers.get("authorization", "").encode(), f"Bearer {token}".encode())
 
     def is_trusted(self) -> bool:
         """Return whether the program that sent the request belongs to this process's user, or to root."""
