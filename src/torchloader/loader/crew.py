@@ -219,12 +219,10 @@ class Crew:
 
     @property
     def window(self) -> int:
-        """The number of batches that may be requested before the first of them is taken."""
         return self.assignments.window(self.size)
 
     @property
     def depth(self) -> int:
-        """The number of batches that are made and not taken."""
         # In another thread than the taking one, pending messages count: to receive them would make the other one wait.
         if self._taker in (None, threading.get_ident()) and not self._closed:
             self._receive(0)
@@ -303,13 +301,12 @@ class Crew:
         self._check_live(task.iteration)
         maker = self._maker
         if not self._is_map_style:
-            if not self.assignments.is_running(HERE, task):
-                with self._lock:
-                    task = self.assignments.started(HERE, task)
-                    self._release()
-                    if task.iteration not in self._makers:  # a copy, as the stream may move to a worker
-                        kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-                        self._makers[task.iteration] = received(loads(dumps(kept)))
+            with self._lock:
+                task = self.assignments.started(HERE, task)
+                self._release()
+                if task.iteration not in self._makers:  # a copy, as the stream may move to a worker
+                    kept = self._snapshots[self._snapshots.number_for(task.iteration)]
+                    self._makers[task.iteration] = received(loads(dumps(kept)))
             maker = self._makers[task.iteration]
         start = time.perf_counter()
         with self._kept:  # the program's random state
@@ -415,7 +412,6 @@ class Crew:
             raise ValueError("the loader is closed")
 
     def _take_on(self, worker: Member) -> None:
-        """Let a worker take batches from now on."""
         if not worker.leaving:
             self.assignments.join(worker.number)
         self._hand_out()

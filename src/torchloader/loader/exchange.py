@@ -89,7 +89,6 @@ class BatchCache:
         self._kept: deque[NodeMemory | Parts] = deque()  # the oldest first
 
     def keep(self, memory: NodeMemory | Parts) -> None:
-        """Keep this memory; release the oldest if there are too many."""
         kept = self._kept
         kept.append(memory)
         while len(kept) > 1 and (len(kept) > self._most or sum(each.size for each in kept) > _MOST_BYTES):
@@ -209,7 +208,6 @@ class Exchange:
         return True
 
     def _keep(self, slot: int, key: bytes, packed: Packed) -> SharedBatch | None:
-        """Keep a batch for others. Returns None if it is an error or there is no memory for it."""
         if packed.text:
             return None
         try:

@@ -140,7 +140,6 @@ def _send_end(template: socket.socket, trainer: int) -> None:
 
 
 def _leave(template: socket.socket, trainer: int, pid: int) -> None:
-    """Release a template, which ends by itself."""
     _send_end(template, trainer)
     template.close()
     _left.add(pid)

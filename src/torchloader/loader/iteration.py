@@ -49,7 +49,6 @@ class Rest:
         return None
 
     def give(self, part: Part, _: object = None) -> None:
-        """Note that the trainer receives a drawn batch."""
         del self._open[part[0]]
         self._position = next(iter(self._open), self._drawn)
         if self._is_gapped:
@@ -65,7 +64,6 @@ class Rest:
 
     @property
     def digest(self) -> int:
-        """The digest of the samples before the trainer's position."""
         return next(iter(self._open.values()), self._digest)
 
 
@@ -197,7 +195,6 @@ class Iteration(Generic[Batch]):
                 self._error = error
 
     def _take(self) -> tuple[Outcome, float]:
-        """Return the next outcome, and the seconds of waiting."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

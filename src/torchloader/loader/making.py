@@ -53,11 +53,12 @@ class Source:
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])
         keepers = ("iterator", self._iterator), ("dataset", self._dataset)
-        self._stateful = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
+        self._stateful = next(
+            (each for each in keepers if _has(each[1], "state_dict") and _has(each[1], "load_state_dict", {})), None
+        )
         self.is_stateful = self._stateful is not None  # whether the position can be saved
 
     def next(self) -> object:
-        """Return the next sample, or END."""
         return next(iter(self.some(1)), END)
 
     def some(self, count: int) -> list[Any]:
@@ -78,12 +79,9 @@ class Source:
         return {name: keeper.state_dict(), "over": self._is_over}
 
 
-def _is_stateful(value: object) -> bool:
-    return _takes(getattr(value, "state_dict", None)) and _takes(getattr(value, "load_state_dict", None), {})
-
-
-def _takes(method: object, *arguments: object) -> bool:
-    """Return whether it can be called with these arguments: state_dict() of MosaicML's datasets needs others."""
+def _has(value: object, name: str, *arguments: object) -> bool:
+    """Return whether it has a method for these arguments: state_dict() of MosaicML's datasets needs others."""
+    method = getattr(value, name, None)
     try:
         return callable(method) and inspect.signature(method).bind(*arguments) is not None
     except TypeError:
@@ -134,6 +132,7 @@ class Maker:
         self._known: tuple[tuple[int, int] | None, int, int] = None, 0, 0
         self._info: WorkerInfo | None = None  # that get_worker_info() returns
         self._share: Share | None = None
+        self._running: dict[tuple[int, int], _Running] = {}  # the streams of an iterable-style dataset
         self.membership: Membership | None = None  # where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
@@ -165,16 +164,15 @@ class Maker:
             return Outcome(None, error, samples)
 
     def collate(self, samples: object) -> object:
-        """Make a batch from samples, or convert a single sample."""
         if self.collate_fn is None:
             return (_collate() if self.batched else default_collate(False))(samples)
         return self.collate_fn(samples)
 
     def forget(self, iteration: int) -> None:
-        """Release what is kept of an iteration: nothing in this class."""
+        self._running = {key: each for key, each in self._running.items() if key[0] != iteration}
 
     def release(self, iteration: int, stream: int) -> None:
-        """Release a stream that another process continues: there are none in this class."""
+        self._running.pop((iteration, stream), None)
 
     def _fetch(self, indices: Indices) -> object:
         dataset = self.dataset
@@ -312,7 +310,6 @@ class StreamMaker(Maker):
     ) -> None:
         super().__init__(dataset, collate_fn, worker_init_fn, batch_size is not None, seed)
         self.batch_size, self.drop_last, self.snapshot_every = batch_size, drop_last, snapshot_every
-        self._running: dict[tuple[int, int], _Running] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_running": {}}
@@ -324,14 +321,6 @@ class StreamMaker(Maker):
             self._running = {kept: each for kept, each in self._running.items() if kept[0] in task.start.live}
             self._running[key] = _Running(self, task.epoch, task.start)
         return self._running[key].make(task.indices.number)
-
-    def forget(self, iteration: int) -> None:
-        """Release the streams of an iteration."""
-        self._running = {key: each for key, each in self._running.items() if key[0] != iteration}
-
-    def release(self, iteration: int, stream: int) -> None:
-        """Release a stream that another process continues."""
-        self._running.pop((iteration, stream), None)
 
 
 class _DiffersError(RuntimeError):
@@ -384,7 +373,6 @@ class _Running:
         return outcome
 
     def _open(self) -> Source:
-        """Return the samples that follow the batches so far."""
         reached, given = self._progress, self._given_maker
         if reached.state is not None:
             try:

@@ -28,7 +28,6 @@ class Outcome(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """Whether there is no batch because the stream has ended."""
         return self.progress is not None and self.progress.ended and self.samples == 0 and self.error is None
 
 
@@ -54,7 +53,6 @@ def pack(outcome: Outcome) -> Packed:
 
 
 def pack_unsent(error: Exception) -> Packed:
-    """Pack the error of a batch that cannot be sent."""
     remedy = _FULL if isinstance(error, MemoryError) else ""
     return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}{remedy}"))
 

@@ -32,12 +32,10 @@ def check_number(least: int | None = None, kind: str = "a whole number", /, **pa
 
 
 def check_workers(**parameters: object) -> None:
-    """Raise TypeError for a number of workers that is not a whole number, ValueError for one below 0."""
     check_number(0, 'a whole number, or "auto" at the start', **parameters)
 
 
 def check_timeout(timeout: object) -> None:
-    """Raise TypeError if `timeout` is not a number, ValueError if it is negative."""
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not timeout >= 0:
@@ -136,12 +134,10 @@ class WorkerPolicy:
         return _method_of(self._context) == "fork" if self._forks is None else self._forks
 
     def fix(self) -> None:
-        """Keep the present start method for all workers."""
         self._forks = self.forks
 
     @property
     def stays(self) -> bool:
-        """Whether workers stay from one epoch to the next."""
         return bool(self._persistent) if self.forks else self._persistent is not False
 
 

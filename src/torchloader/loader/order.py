@@ -149,7 +149,6 @@ def generator_state(generator: Any) -> object:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
-    """Restore what generator_state() returned."""
     if isinstance(generator, random.Random):
         generator.setstate((state[0], tuple(map(int, state[1])), state[2]))
     elif hasattr(generator, "bit_generator"):
@@ -227,7 +226,6 @@ class MapOrder:
         return (self.rank, self.world_size) if self.world_size > 1 else distributed_place()
 
     def state_of(self, position: object) -> dict[str, Any]:
-        """Return a position for state_dict()."""
         if not isinstance(position, Gaps):
             return {"position": position}
         rank, world_size = self._place()
@@ -270,14 +268,12 @@ class SampleOrder(MapOrder):
 
     @property
     def samples(self) -> int:
-        """The number of samples of this rank in an epoch."""
         whole, rest = divmod(len(self._source), self.whole)
         each, more = divmod(max(rest, self.world_size), self.world_size)
         last = 0 if self._drop_last or not rest else each + (self.rank < more)
         return whole * (self._batch or 1) + last
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches of this rank from a position on, each with the position after it."""
         length = len(self._source)
         if not self.shuffle:
             return self._parts(range(length), position)

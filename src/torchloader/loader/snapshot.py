@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -71,21 +72,11 @@ _ADVICE = (
 _OTHERWISE = '; or have the workers forked, with multiprocessing_context="fork"'
 
 
-class Unkept:
-    """An object that is pickled anew each time it is sent, since its pickle can be read only once."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __reduce__(self) -> tuple[Callable[[object], object], tuple[object]]:
-        return _as_it_is, (self._value,)
-
-
 class Inherited:
     """A snapshot for workers that are forked from a template: the maker that the template has, of which nothing is
     pickled, or a `copy`, which is."""
 
-    def __init__(self, template: Template, seed: int, copy: Snapshot | NodeSnapshot | Unkept | None = None) -> None:
+    def __init__(self, template: Template, seed: int, copy: Snapshot | NodeSnapshot | Maker | None = None) -> None:
         self.template, self.seed, self.copy = template, seed, copy
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -100,7 +91,8 @@ def _inherited() -> object:
     return options.inherited
 
 
-AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
+# A maker itself is pickled anew each time it is sent, as its pickle can be read only once.
+AnySnapshot = Snapshot | NodeSnapshot | Maker | Inherited
 
 
 def received(content: OnNode | Maker) -> Maker:
@@ -135,13 +127,13 @@ class Snapshots:
         if not self._copied:
             return before if before and before.seed == value.seed else Inherited(Template(value), value.seed)
         template = before.template if before else Template(None)
-        copy = self._copy(before.copy if before else None)
-        return before if before and copy is before.copy else Inherited(template, value.seed, copy)
+        pickled = self._copy(before.copy if before else None)
+        return before if before and pickled is before.copy else Inherited(template, value.seed, pickled)
 
-    def _copy(self, latest: AnySnapshot | None) -> Snapshot | NodeSnapshot | Unkept:
+    def _copy(self, latest: AnySnapshot | None) -> Snapshot | NodeSnapshot | Maker:
         """Return a pickled copy of the object; the latest one if nothing has changed."""
         if self._repeatable is False:
-            return Unkept(self._value)
+            return copy.copy(self._value)
         try:
             if isinstance(latest, Snapshot | NodeSnapshot) and latest.is_of(self._value):
                 return latest
@@ -153,7 +145,7 @@ class Snapshots:
             named = explained(error, vars(self._value))
             first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
             raise type(named)(f"{named}. {_ADVICE.format(first=first, otherwise=otherwise)}") from None
-        return snapshot if self._repeatable else Unkept(self._value)
+        return snapshot if self._repeatable else copy.copy(self._value)
 
     def template_of(self, number: int) -> Template | None:
         """Return the template for a worker that starts with this snapshot; None for a new process."""
@@ -204,7 +196,6 @@ class Snapshots:
         self._drop(self._kept.keys() - self.numbers)
 
     def finish(self, iteration: int) -> None:
-        """Unregister an iteration."""
         self._needed.pop(iteration, None)
         self._drop(self._kept.keys() - self.numbers)
 
@@ -221,7 +212,6 @@ class Snapshots:
         return {self.latest, *(number for number in self._needed.values() if number is not None)}
 
     def number_for(self, iteration: int) -> int:
-        """Return the number of an iteration's snapshot."""
         number = self._needed[iteration]
         assert number is not None  # workers take batches after their start
         return number
@@ -234,17 +224,17 @@ class Snapshots:
         if it has none. May take long. Any thread may call this, without a lock."""
         if node is None or not isinstance(kept, NodeSnapshot):
             return kept
-        copy = None  # if the holder ends twice or has no memory for it, the worker is sent a copy of its own
+        on_node = None  # if the holder ends twice or has no memory for it, the worker is sent a copy of its own
         with self._lock:
             for _ in range(2):
                 try:
                     holder = self._holders.get(node)
                     if holder is None or not holder.process.is_alive:
                         holder = self._holders[node] = _Holder(node)
-                    copy = holder.copy(number, kept, needed)
+                    on_node = holder.copy(number, kept, needed)
                     break
                 except ChildProcessError:  # it was killed, which is known only now
                     continue
                 except (NodeLostError, OSError):  # to start a worker there says what is wrong
                     break
-        return copy or kept.for_other_nodes()
+        return on_node or kept.for_other_nodes()

@@ -128,7 +128,6 @@ class StreamOrder:
         return length // batch if self._drop_last else -(-length // batch)
 
     def beginning(self) -> Place:
-        """Return the place of a trainer before its first batch."""
         return Place((Progress(),) * max(1, self.streams), 0)
 
     def share(self, stream: int, streams: int) -> Share:
@@ -189,7 +188,6 @@ class Task(NamedTuple):
 
     @property
     def samples(self) -> str:
-        """The samples of the batch, as text for messages."""
         return str(self.indices) if isinstance(self.indices, StreamBatch) else f"the samples {self.indices}"
 
     @property
@@ -225,7 +223,6 @@ class Assignments:
 
     @property
     def workers(self) -> int:
-        """The number of workers that take batches."""
         return len(self._held)
 
     def window(self, workers: int = 0) -> int:
@@ -245,7 +242,6 @@ class Assignments:
         return iteration in self._staying
 
     def want(self, key: Key, task: Task) -> None:
-        """Add a batch that is to be made."""
         self._wanted[key] = task
         heapq.heappush(self._waiting, key)
 
@@ -301,7 +297,6 @@ class Assignments:
         return task is not None
 
     def drop(self, iteration: int) -> None:
-        """Discard all batches and streams of an iteration."""
         # A worker skips a batch that it has not begun, and reports nothing.
         streams = self._progress, self._shares, self._owners, self._running
         tables: list[dict[Key, Any]] = [self._wanted, *streams, *self._held.values(), *self._leaving.values()]
@@ -332,10 +327,6 @@ class Assignments:
         finally:
             for key in later:
                 heapq.heappush(self._waiting, key)
-
-    def is_running(self, worker: int, task: Task) -> bool:
-        """Return whether the worker has the stream of a task."""
-        return self._running.get((task.iteration, task.indices.stream)) == worker  # type: ignore[union-attr]
 
     def started(self, worker: int, task: Task) -> Task:
         """Return the task as it is sent to the worker: with the start of the stream, unless it has that already."""

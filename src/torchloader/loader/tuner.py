@@ -228,7 +228,6 @@ class Tuner:
         self._begin(Tally(), False)
 
     def _begin(self, tally: Tally, at_start: bool) -> None:
-        """Begin a measurement."""
         self._batches, self._waited, self._computed, self._cpu = 0, 0.0, 0.0, 0.0
         self._made, self._effort = tally.batches, tally.effort
         self._from_start, self._epochs = at_start, 0
@@ -327,7 +326,6 @@ class Tuner:
             _log.info('num_workers="auto": %s', self.tuning)
 
     def close(self) -> None:
-        """Stop choosing, and release the cores."""
         self._is_closed = True
         self._budget.close()
 
@@ -347,7 +345,6 @@ def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tup
 
 
 def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
-    """Return the tuner of a loader."""
     others = {name for name in nodes if name is not None}
     cores = float(sum(Node(name).num_cpus for name in others))
     if None in nodes:

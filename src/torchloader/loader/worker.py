@@ -86,16 +86,13 @@ class Trainer:
 
     @property
     def dismisses(self) -> bool:
-        """Whether the worker is to leave."""
         return self._orders is not None and bool(self._orders[1].is_set())
 
     def needs(self, iteration: int) -> bool:
-        """Return whether an iteration still takes batches."""
         return self._orders is None or bool(iteration >= self._orders[2].value)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the trainer's process has ended."""
         try:
             known = self._process
             return known is not None and (not known.is_running() or known.status() == psutil.STATUS_ZOMBIE)
