@@ -32,10 +32,8 @@ def main(words: Sequence[str]) -> int:
     try:
         from torchloader.training.priors import fitted
 
-        logs = []
-        for folder in map(Path, arguments.folders):
-            logs.append((Settings.log(folder), Settings.load(folder).image_size))
-        prior = fitted(logs)
+        folders = map(Path, arguments.folders)
+        prior = fitted([(Settings.log(folder), Settings.load(folder).image_size) for folder in folders])
         prior.save(arguments.out)
     except (ModuleNotFoundError, ValueError, LogError, OSError) as error:
         return failed(error)

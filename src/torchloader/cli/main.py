@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import dragon
-from dragon.commands import Parser, end_with, worded
+from dragon.commands import Parser, end_with, explained, worded
+from dragon.infrastructure.errors import DragonError
 
 COMMANDS = (
     *("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop"),
@@ -74,12 +75,16 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     return found
 
 
+def _run(command: str, *words: str) -> int:
+    if command in _OF_MASTERS:
+        return int(importlib.import_module("torchloader.cli.masters").main(command, words))
+    return int(importlib.import_module(f"torchloader.cli.{command}").main(words))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        if words[0] in _OF_MASTERS:
-            return int(importlib.import_module("torchloader.cli.masters").main(words[0], words[1:]))
-        return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
+        return explained("torchloader", lambda: _run(*words), DragonError, ModuleNotFoundError)
     arguments = parser().parse_args(words)
     if arguments.command is None:
         parser().error("no command given; `torchloader -h` shows them")

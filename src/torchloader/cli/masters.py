@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dragon.commands import Parser
@@ -13,51 +13,37 @@ from dragon.runs import choose, find
 from torchloader.cli.main import failed
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
-from torchloader.service.messages import (
-    CancelApplication,
-    Command,
-    NoMasterError,
-    PauseApplication,
-    ResizeApplication,
-    ResumeApplication,
-    StopWhenDone,
-    SubmitJob,
-    contacts,
-    request,
-)
+from torchloader.service import messages
 
-# The message and its fields, the description, and what is below the options in the help.
-_COMMANDS: dict[str, tuple[Callable[..., Command], tuple[str, ...], str, str]] = {
-    "pause": (
-        *(PauseApplication, ("application",)),
-        *("Save a checkpoint of an application and stop it, until it is resumed.", ""),
-    ),
-    "resume": (ResumeApplication, ("application",), "Continue an application that was paused.", ""),
-    "cancel": (CancelApplication, ("application",), "End an application.", ""),
+# The message, the description, and what is below the options in the help.
+_COMMANDS: dict[str, tuple[type[messages.Command], str, str]] = {
+    "pause": (messages.PauseApplication, "Save a checkpoint of an application and stop it, until it is resumed.", ""),
+    "resume": (messages.ResumeApplication, "Continue an application that was paused.", ""),
+    "cancel": (messages.CancelApplication, "End an application.", ""),
     "resize": (
-        *(ResizeApplication, ("application", "workers")),
+        messages.ResizeApplication,
         "Change the number of loading workers of a running application, without stopping it.",
         "The scheduler may change it again at its next decision, but not in a run with --mode 1.",
     ),
-    "stop": (StopWhenDone, (), "Have a workload that was started with --hold end after its last job.", ""),
+    "stop": (messages.StopWhenDone, "Have a workload that was started with --hold end after its last job.", ""),
     "submit": (
-        *(SubmitJob, ("jobs",)),
+        messages.SubmitJob,
         "Submit the jobs of a file at once to the running workload; arrival times are ignored.",
         "If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. A workload "
         "ends with its last job, unless it was started with --hold.",
     ),
 }
-_FIELDS: dict[str, dict[str, Any]] = {
-    "jobs": {"metavar": "FILE", "help": "a workload's CSV, or jobs in TOML or YAML"},
+_FIELDS: dict[str, dict[str, Any]] = {  # of the messages
+    "job": {"metavar": "FILE", "help": "a workload's CSV, or jobs in TOML or YAML"},
     "application": {"metavar": "NAME", "help": "as `torchloader status` lists it"},
     "workers": {"type": int, "metavar": "N", "help": "loading workers per device"},
 }
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    _, fields, description, epilog = _COMMANDS[name]
+    message, description, epilog = _COMMANDS[name]
     result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog or None)
-    for field in fields:
+    for field in message.__struct_fields__:
         result.add_argument(field, **_FIELDS[field])
     add_run(result)
     return result
@@ -67,12 +53,9 @@ def main(name: str, words: Sequence[str]) -> int:
     """Run a command. Returns the exit code: 1 if it was rejected, 2 if a file cannot be read."""
     arguments = parser(name).parse_args(list(words))
     if name == "submit":
-        return _submit(arguments.jobs, arguments.run)
-    message, fields, _, _ = _COMMANDS[name]
-    try:
-        return _printed(send(arguments.run, message(*(getattr(arguments, field) for field in fields))))
-    except (NoMasterError, DragonError) as error:
-        return failed(str(error))
+        return _submit(arguments.job, arguments.run)
+    message = _COMMANDS[name][0]
+    return _printed(send(arguments.run, message(*(vars(arguments)[field] for field in message.__struct_fields__))))
 
 
 def _submit(jobs: str, run: str | None) -> int:
@@ -83,34 +66,32 @@ def _submit(jobs: str, run: str | None) -> int:
     for mistake in workload.errors:
         print(f"torchloader: {mistake.message}", file=sys.stderr)
     code = 1 if workload.errors else 0
-    try:
-        for job in workload.jobs:
-            code = max(code, _printed(send(run, SubmitJob(job))))
-    except (NoMasterError, DragonError) as error:
-        return failed(str(error))  # which holds for all the others too
+    for job in workload.jobs:  # without a master, none of them is sent
+        code = max(code, _printed(send(run, messages.SubmitJob(job))))
     return code
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the option --run, which selects a master if there are several."""
     parser.add_argument("--run", metavar="RUN", help="select a run if there are several (`dragon ps` lists them)")
 
 
-def send(word: str | None, command: Command) -> dict[str, Any]:
-    """Return the master's reply. Raises NoMasterError if there is no master, or several and `word` is None."""
+def send(word: str | None, command: messages.Command) -> dict[str, Any]:
+    """Return the master's reply. Raises messages.NoMasterError if there is no master, or several and `word` is None."""
     runs = find()
     try:
         meant = [choose(word, runs)] if word else runs
     except DragonError as error:
-        raise NoMasterError(str(error)) from None
-    found = contacts(node.folder for run in meant for node in run.nodes)
+        raise messages.NoMasterError(str(error)) from None
+    found = messages.contacts(node.folder for run in meant for node in run.nodes)
     if not found:
-        raise NoMasterError("no workload runs on this machine; `torchloader run WORKLOAD` starts one")
+        raise messages.NoMasterError("no workload runs on this machine; `torchloader run WORKLOAD` starts one")
     if len(found) > 1:
         names = ", ".join(contact.folder for contact in found.values())
-        raise NoMasterError(f"several workloads run ({names}); say which with --run RUN (`dragon ps` lists them)")
+        raise messages.NoMasterError(
+            f"several workloads run ({names}); say which with --run RUN (`dragon ps` lists them)"
+        )
     (folder, contact), *_ = found.items()
-    return request(folder, contact, command)
+    return messages.request(folder, contact, command)
 
 
 def _printed(reply: dict[str, Any]) -> int:

@@ -21,10 +21,9 @@ from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
 from dragon.signals import end_with_parent, heeded, leave
-from torchloader.cli.main import failed
 from torchloader.cli.masters import send
 from torchloader.cli.numbers import at_least, positive
-from torchloader.cli.report import MissingError, pyplot
+from torchloader.cli.report import pyplot
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
@@ -112,7 +111,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 _TRAIN_TIMEOUT_S = 120.0  # seconds for a job to train, and for workers to be there
 
 
-class SweepError(RuntimeError):
+class SweepError(DragonError):
     """Raised if the job cannot be measured; says why."""
 
 
@@ -139,27 +138,21 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code, 1 if the job could not be measured."""
     arguments = parser().parse_args(list(words))
-    try:
-        if arguments.plot:
-            pyplot()  # so that it fails before the measurement where there is none
-        with scratch_folder() as scratch:
-            points = _sweep(arguments, scratch)
-    except (SweepError, NoMasterError, DragonError, MissingError) as error:
-        return failed(error)
+    if arguments.plot:
+        pyplot()  # so that it fails before the measurement where there is none
+    with scratch_folder() as scratch:
+        points = _sweep(arguments, scratch)
     curve = _fit(points)
     print(drawn(points, curve, sys.stdout.encoding))
     print(summary(points, curve))
     measured = [asdict(each) for each in points]
     found = {"version": 1, "curve": asdict(curve), "measured": measured, "enough": chosen(points)}
-    try:
-        if arguments.out:
-            write_bytes(arguments.out, json.dumps(found, indent=2).encode())
-        if arguments.plot:
-            image = io.BytesIO()
-            picture(points, curve).savefig(image, format=arguments.plot.suffix[1:], dpi=150)
-            write_bytes(arguments.plot, image.getvalue())
-    except OSError as error:
-        return failed(error)
+    if arguments.out:
+        write_bytes(arguments.out, json.dumps(found, indent=2).encode())
+    if arguments.plot:
+        image = io.BytesIO()
+        picture(points, curve).savefig(image, format=arguments.plot.suffix[1:], dpi=150)
+        write_bytes(arguments.plot, image.getvalue())
     return 0
 
 
@@ -216,7 +209,6 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
 
 
 def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[bytes], scratch: Path) -> list[Point]:
-    _await_state(run, scratch)
     points = []
     for count in sorted(set(arguments.workers)):
         state = _await_state(run, scratch)

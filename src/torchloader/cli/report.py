@@ -58,7 +58,6 @@ class Life:
 
     @property
     def arrival(self) -> float:
-        """When it was submitted, in seconds."""
         return self.spans[0].start
 
     @property
@@ -68,7 +67,6 @@ class Life:
 
     @property
     def seconds(self) -> float:
-        """The seconds from arrival to end."""
         return self.end - self.arrival
 
     @property
@@ -105,7 +103,6 @@ class History:
 
     @property
     def end(self) -> float:
-        """The time of the last event, in seconds."""
         return max((life.spans[-1].end for life in self.lives.values()), default=0.0)
 
     @property
@@ -137,15 +134,11 @@ def history(folder: Path) -> History:
         if name in lives:
             lives[name].pace.append(moment)
             lives[name].iterations = max(lives[name].iterations, moment.iteration)
-    return History(_name(folder), lives)
-
-
-def _name(folder: Path) -> str:
     try:
         settings = Settings.load(folder)
     except FileNotFoundError:
-        return folder.name
-    return f"{settings.scheduler}, mode {settings.mode} ({folder.name})"
+        return History(folder.name, lives)
+    return History(f"{settings.scheduler}, mode {settings.mode} ({folder.name})", lives)
 
 
 def _note(life: Life, event: Event, record: Application, last: float) -> None:
@@ -236,12 +229,10 @@ def overview(run: History) -> Figure:
 
 
 def comparison(runs: Sequence[History]) -> Figure:
-    """Draw several runs side by side. Raises MissingError."""
     plots = pyplot()
     summaries = [run.summary for run in runs]
     figure: Figure
     figure, axes = plots.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")
-    names = [run.name for run in runs]
     for axis, title, values in (
         (axes[0], "throughput, samples/s", [each.throughput for each in summaries]),
         (axes[1], "mean time of a job, s", [each.completion for each in summaries]),
@@ -251,7 +242,7 @@ def comparison(runs: Sequence[History]) -> Figure:
         axis.bar_label(bars, fmt="%.1f", padding=3, fontsize="small")
         axis.set_title(title, fontsize="medium", loc="left")
         axis.margins(x=0.2)
-    axes[0].set_yticks(range(len(runs)), names)
+    axes[0].set_yticks(range(len(runs)), [run.name for run in runs])
     axes[0].invert_yaxis()
     return figure
 
@@ -313,13 +304,12 @@ def _percent(fraction: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def cell(text: str) -> str:
+        return f"<pre>{html.escape(text)}</pre>" if "\n" in text else html.escape(text)
+
     lines = ["".join(f"<th>{html.escape(each)}</th>" for each in head)]
-    lines += ["".join(f"<td>{_cell(each)}</td>" for each in row) for row in rows]
+    lines += ["".join(f"<td>{cell(each)}</td>" for each in row) for row in rows]
     return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"])
-
-
-def _cell(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>" if "\n" in text else html.escape(text)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -86,7 +86,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    mine, options = _split(list(words))
+    at = words.index("--") if "--" in words else len(words)
+    mine, options = words[:at], tuple(words[at + 1 :])
     arguments = parser().parse_args(mine)
     try:
         workload = read(arguments.workload)
@@ -101,8 +102,7 @@ def main(words: Sequence[str]) -> int:
         others = ", ".join(job.name for job in workload.jobs) or "none that can be run"
         return failed(f"{arguments.workload} has no job {', '.join(missing)}; there are: {others}", 2)
     if not jobs and not arguments.hold:
-        print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
-        return 2
+        return failed(f"{arguments.workload} has no job that can be run", 2)
     if arguments.device == "cpu" and arguments.rehearse and not arguments.cores:
         print(
             f"torchloader: each rehearsed node has the {os.cpu_count()} cores of this machine for loading; "
@@ -127,13 +127,6 @@ def main(words: Sequence[str]) -> int:
         again = shlex.join(["torchloader", "run", *mine, *there, *(["--", *options] if options else [])])
         print(f"torchloader: ended by {signal.Signals(code - 128).name}; to continue: {again}", file=sys.stderr)
     return max(code, 1 if workload.errors else 0)
-
-
-def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    if "--" not in words:
-        return words, ()
-    at = words.index("--")
-    return words[:at], tuple(words[at + 1 :])
 
 
 @contextmanager

@@ -144,7 +144,6 @@ def _given(path: str) -> list[Job]:
 
 
 def schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
-    """Return one scheduler for each policy under each order."""
     made = []
     for ranks in dict.fromkeys(arguments.order or ["arrival"]):
         turn = Tiresias(arguments.queues, arguments.promote) if ranks == "tiresias" else order(ranks)
@@ -188,8 +187,9 @@ def compared(
             ]
         results = _simulated(simulate, simulated, wanted, arguments)
         rows = compare(results, names.index(against), _devices(simulated[0]))
-        if arguments.out:
-            _write(arguments.out, results, arguments.seed)
+        for own in results if arguments.out else ():
+            for place, result in enumerate(own):
+                result.write(arguments.out / result.policy / (f"seed{arguments.seed + place}" if len(own) > 1 else ""))
     except (InputError, ModuleNotFoundError, ValueError, OSError) as error:
         print(f"{options.prog}: {worded(error)}", file=sys.stderr)
         return 2
@@ -210,7 +210,6 @@ def _simulated(
     schedulers: list[Scheduler],
     arguments: argparse.Namespace,
 ) -> list[list[Result]]:
-    """Return the results of each scheduler on each workload."""
     total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0
     shown = sys.stderr.isatty()
 
@@ -232,12 +231,6 @@ def _simulated(
     if shown:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     return results
-
-
-def _write(folder: Path, results: list[list[Result]], first: int) -> None:
-    for own in results:
-        for place, result in enumerate(own):
-            result.write(folder / result.policy / (f"seed{first + place}" if len(own) > 1 else ""))
 
 
 def _counted(workloads: list[Workload]) -> str:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragon.commands import Parser, table
-from dragon.infrastructure.errors import DragonError
-from torchloader.cli.main import failed
 from torchloader.cli.masters import add_run, send
 from torchloader.cli.report import history
 from torchloader.scheduling.application import ENDED
@@ -28,8 +26,11 @@ COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers
 
 
 def lines(status: dict[str, Any]) -> str:
-    """Format the master's reply to "status" as a table."""
-    nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load{_lent(each)}" for each in status["nodes"]]
+    nodes = [
+        f"{each['node']}: {each['used']} of {each['cores']} cores load"
+        + (f", {each['lent']} for other programs" if each["lent"] else "")
+        for each in status["nodes"]
+    ]
     title = f"{status['time']:.0f} s, policy {status['policy']}; {'; '.join(nodes)}"
     return f"{title}\n{table([COLUMNS, *rows(status)])}"
 
@@ -49,10 +50,6 @@ def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for each in status["applications"]
     ]
-
-
-def _lent(node: dict[str, Any]) -> str:
-    return f", {node['lent']} for other programs" if node["lent"] else ""
 
 
 def _workers(application: dict[str, Any]) -> str:
@@ -136,11 +133,8 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(list(words))
     ask = partial(send, arguments.run, GetStatus())
-    try:
-        if arguments.watch:
-            (follow if arguments.json else watch)(ask)
-        else:
-            print(json.dumps(ask(), indent=2) if arguments.json else lines(ask()))
-    except (NoMasterError, DragonError, ModuleNotFoundError) as error:
-        return failed(str(error))
+    if arguments.watch:
+        (follow if arguments.json else watch)(ask)
+    else:
+        print(json.dumps(ask(), indent=2) if arguments.json else lines(ask()))
     return 0

@@ -96,7 +96,6 @@ class Attempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether all its ranks on all nodes have ended."""
         return self.codes.keys() >= self.nodes
 
     def all_left(self, how: str) -> bool:

@@ -52,7 +52,6 @@ def reply(master: Master, request: messages.Request) -> None:
 
 
 def _execute(master: Master, command: messages.Command) -> str | dict[str, Any]:
-    """Return what was done, or the status."""
     match command:
         case messages.GetStatus():
             return _status(master)
@@ -85,22 +84,18 @@ def _change(master: Master, command: messages.OfApplication) -> str:
 
 
 def _status(master: Master) -> dict[str, Any]:
-    used = dict.fromkeys(master.joined, 0)
-    applications = []
-    for name, record in master.records.items():
-        for node, cores in record.cores.items():
-            used[node] = used.get(node, 0) + cores
-        applications.append(_described(master, name, record))
-    nodes = [
-        {"node": name, "cores": node.cores, "used": used[name], "lent": node.lent, "devices": len(node.devices)}
-        for name, node in master.nodes.items()
-    ]
+    nodes = master.nodes
+    free = free_cores(nodes, master.records.values())
     return {
         "time": master.now(),
         "policy": master.settings.scheduler,
         "folder": master.settings.folder,
-        "nodes": nodes,
-        "applications": applications,
+        "nodes": [
+            {"node": name, "cores": node.cores, "used": node.cores - free[name], "lent": node.lent}
+            | {"devices": len(node.devices)}
+            for name, node in nodes.items()
+        ],
+        "applications": [_described(master, name, record) for name, record in master.records.items()],
     }
 
 

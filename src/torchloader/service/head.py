@@ -53,7 +53,6 @@ class ApplicationMaster:
         self._incarnation = secrets.token_hex(8)
 
     def run(self) -> None:
-        """Execute the orders of the master. Never returns."""
         self._introduce()
         while True:
             if (granted := self._share.news()) is not None:
@@ -109,7 +108,6 @@ class EventPrinter:
         self._at = path.stat().st_size if path.exists() else 0
 
     def print_new(self) -> None:
-        """Print the events since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -214,7 +212,6 @@ class Head:
         self._events = EventPrinter(folder / LOG)
 
     def run(self) -> int:
-        """Run until the master has ended. Returns the exit code."""
         self._start_workers()
         try:
             # The master's address, which only the user can read.

@@ -82,6 +82,5 @@ class Lender:
         self._granted.pop(node, None)
 
     def lent(self, node: str) -> int:
-        """Return how many cores of a node other programs use."""
         claimed = self._claims.get(node, _NOTHING).cores
         return claimed - self._granted.get(node, claimed)

@@ -172,7 +172,6 @@ class Master:
                 self.send(node.node, messages.Kill(name, "the master has started it again, or it has ended"))
 
     def _adopt(self, record: Application) -> None:
-        """Continue an application after a restart."""
         name = record.spec.name
         attempt = self._follow(record)
         if record.state not in (State.STARTING, State.RESUMING):

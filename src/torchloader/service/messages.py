@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure.errors import DestroyedError, RunEndedError
+from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.training.protocol import Leaves, Order, Report
@@ -200,7 +200,7 @@ class Contact(msgspec.Struct, frozen=True):
     folder: str  # the folder of its log and traces
 
 
-class NoMasterError(RuntimeError):
+class NoMasterError(DragonError):
     """Raised if no master runs, or it does not reply; says what to do."""
 
 

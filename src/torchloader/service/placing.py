@@ -147,7 +147,6 @@ def _count(number: int, what: str) -> str:
 
 
 def free_cores(nodes: Mapping[str, Node], records: Iterable[Application]) -> dict[str, int]:
-    """Return the unused cores for loading, by node."""
     free = {name: node.cores for name, node in nodes.items()}
     for record in records:
         for node, cores in record.cores.items():
@@ -164,7 +163,6 @@ def sharers(record: Application, records: Iterable[Application]) -> int:
 
 
 def absent(names: Iterable[str]) -> frozenset[str]:
-    """Return those of the nodes that the run has lost."""
     return frozenset(names) - {policy.host_name for policy in System().hostname_policies()}
 
 

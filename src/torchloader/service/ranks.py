@@ -35,9 +35,8 @@ class Ranks:
     """Starts ranks and follows them to their end. run() needs a thread of its own; other methods do not."""
 
     def __init__(self, launch: Launch, node: str, master: Queue) -> None:
-        self._launch = launch
-        self._node = node
-        self._master = master
+        self._launch, self._node, self._master = launch, node, master
+        self.attempt = launch.attempt
         self._reports = Queue(0)
         self._orders = {rank: Queue(0) for rank in launch.devices}
         self._processes: dict[int, Process] = {}
@@ -45,10 +44,6 @@ class Ranks:
         self._reason = ""  # of kill()
         self._stopped: set[int] = set()  # ranks that were ended from here
         self._end_at: float | None = None
-
-    @property
-    def attempt(self) -> int:
-        return self._launch.attempt
 
     def send(self, order: protocol.Order) -> None:
         self._ended.cancelled |= isinstance(order, protocol.Cancel)
@@ -179,6 +174,5 @@ class Ranks:
 
 
 def end_children(process: Process) -> None:
-    """Kill all processes that a process has started."""
     for child in process.children():
         child.kill()

@@ -55,7 +55,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def jobs(folder: Path) -> list[Job]:
-        """Return the jobs of the workload of a run's folder."""
         return msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
 
     def save(self) -> None:
