@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jpegs import make_jpegs
 from loader import Images, quantile
 from torch.utils.data import DataLoader
 
 from torchloader import ElasticDataLoader
 from torchloader.training.models import build
 from torchloader.training.session import Session
-from torchloader.training.train import JpegFolder, make_jpegs
+from torchloader.training.train import JpegFolder
 
 KERNEL = 0.010  # seconds
 BATCH = 128

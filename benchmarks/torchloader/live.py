@@ -221,7 +221,7 @@ def main() -> None:
 
 def jpeg_mix(folder: Path) -> Mix:
     """Make two jobs with large JPEGs and two with small ones: decoding needs more than two cores."""
-    from torchloader.training.train import make_jpegs
+    from jpegs import make_jpegs
 
     for name, size in (("large", 2560), ("small", 48)):
         make_jpegs(folder / name, 64, size)

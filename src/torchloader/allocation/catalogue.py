@@ -9,26 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from torchloader.allocation.problem import (
-    BUSY,
-    COMPLETION,
-    EVEN,
-    PER_DEVICE,
-    PROPORTIONAL,
-    TOTAL,
-    Allocation,
-    Dealt,
-    Demand,
-    Fifo,
-    Objective,
-    Policy,
-    Rank,
-    Static,
-    Table,
-    by_arrival,
-    deal,
-    used,
-)
+from torchloader.allocation import problem
+from torchloader.allocation.problem import Allocation, Demand, Objective, Policy, Rank, Table, by_arrival, deal, used
 
 _WORK = 12_000  # jobs looked at: far more than tens of jobs need, and some hundredths of a second for a thousand
 _NEAR = 24  # jobs that cores taken back are dealt to: those to which a core is worth most
@@ -207,7 +189,7 @@ def _idleness(demand: Demand, workers: int) -> float:
     return demand.weight * demand.curve.ceiling / now if demand.curve.throughput(workers + 1) > now else 0.0
 
 
-MAX_MIN = Dealt("max-min", _idleness)
+MAX_MIN = problem.Dealt("max-min", _idleness)
 
 
 def maximizes(policy: Policy) -> bool:
@@ -317,17 +299,17 @@ class WithinBudget:
 
 
 _ALL: list[Policy] = [
-    Best("proportional", PROPORTIONAL),
-    Best("total", TOTAL),
-    Best("busy", BUSY),
+    Best("proportional", problem.PROPORTIONAL),
+    Best("total", problem.TOTAL),
+    Best("busy", problem.BUSY),
     MAX_MIN,
-    Best("jct", COMPLETION),
+    Best("jct", problem.COMPLETION),
     WithinBudget(Fill()),
     WithinBudget(Trim()),
-    EVEN,
-    PER_DEVICE,
-    WithinBudget(Static()),
-    Fifo(),
+    problem.EVEN,
+    problem.PER_DEVICE,
+    WithinBudget(problem.Static()),
+    problem.Fifo(),
 ]
 POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
 """All policies by name, each corrected to stay within the cores of every node."""

@@ -10,8 +10,18 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from torchloader.inputs.job import DEPTHS, LATEST, Devices, InputError, Job, Mistake, Reading, Workload, known
-from torchloader.inputs.jobs import read_jobs
+from torchloader.inputs.job import (
+    DEPTHS,
+    LATEST,
+    Devices,
+    InputError,
+    Job,
+    Mistake,
+    Reading,
+    Workload,
+    known,
+    read_jobs,
+)
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
 _STRING = r"""(?:"[^"]*"|'[^']*')"""

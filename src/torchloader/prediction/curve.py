@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,9 +26,8 @@ class Belief:
         """Return the prediction for a further value of a sample."""
         if len(values) < 2:
             raise ValueError(f"a belief comes from at least two values, not {len(values)}")
-        mean = math.fsum(values) / len(values)
-        variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-        return cls(mean, max(variance * (1 + 1 / len(values)), least**2, 1e-300))
+        mean = statistics.fmean(values)
+        return cls(mean, max(statistics.variance(values, mean) * (1 + 1 / len(values)), least**2, 1e-300))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Curve:
     shared: float = 0.0  # seconds per sample of what all workers of the device share, such as a disk (d)
 
     def __post_init__(self) -> None:
-        for name, value, least in (("ceiling", self.ceiling, 0.0), ("service", self.service, 0.0)):
-            if not (math.isfinite(value) and value > least):
+        for name, value in (("ceiling", self.ceiling), ("service", self.service)):
+            if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive, not {value}")
         if not (math.isfinite(self.shared) and self.shared >= 0):
             raise ValueError(f"shared must not be negative, not {self.shared}")

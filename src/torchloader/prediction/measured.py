@@ -57,8 +57,6 @@ class Line:
 
     def observe(self, x: float, y: float) -> bool:
         """Add an observation. Returns True if it shows a drift; then earlier observations are discarded."""
-        if not (math.isfinite(x) and math.isfinite(y) and x >= 0 and y > 0):
-            raise ValueError(f"an observation must be of finite numbers, x not negative and y positive, not {x}, {y}")
         if self._prior is None:
             self._prior = self._vague(y)
         expected = self.at(x)
@@ -135,13 +133,6 @@ class Interval:
     seconds: float  # the length of the period
     waited: float = 0.0  # seconds in which it waited for data
     service: float | None = None  # mean seconds of one worker's time per sample; None if unknown
-
-    def __post_init__(self) -> None:
-        numbers = (self.samples, self.seconds, self.waited, self.service or 0.0)
-        if not all(math.isfinite(number) and number >= 0 for number in numbers) or self.workers < 1:
-            raise ValueError(f"an interval has workers and times that are not negative, not {self}")
-        if self.seconds <= 0 or self.waited > self.seconds:
-            raise ValueError(f"an interval takes time, and waits for no more than that, not {self}")
 
 
 class Measured:

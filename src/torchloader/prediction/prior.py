@@ -53,11 +53,6 @@ class Features:
     batch: float  # samples of one device in an iteration
     counts: Counts  # the operation counts of the model
 
-    def __post_init__(self) -> None:
-        for name, value in (("devices", self.devices), ("batch", self.batch), ("parameters", self.counts.parameters)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive, not {value}")
-
     def row(self) -> tuple[float, ...]:
         """Return the terms of the linear model of an iteration's time, in the order of `COLUMNS`."""
         counts = self.counts
@@ -72,8 +67,6 @@ def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> li
     import torch  # with which alone priors are fitted
 
     table, right = (torch.tensor(each, dtype=torch.float64) for each in (rows, targets))
-    if not rows or len(rows) != len(targets) or table.shape[1] > 12:
-        raise ValueError(f"there must be as many targets as rows, and 12 columns at most, not {table.shape}")
     scales = table.norm(dim=0)
     columns = [column for column in range(table.shape[1]) if scales[column] > 0]
     best, found = float(right @ right), torch.zeros_like(scales)
@@ -157,9 +150,6 @@ def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: 
     groups = sorted({row.group for row in rows})
     if len(groups) < 2:
         raise ValueError(f"a prior is tested on groups left out of the fit: there must be two at least, not {groups}")
-    for row in rows:
-        if not (math.isfinite(row.seconds) and row.seconds > 0 and row.service > 0 and row.shared >= 0):
-            raise ValueError(f"a measurement of {row.group!r} is not positive: {row}")
     parts = min(folds, len(groups))
     fold = {group: place % parts for place, group in enumerate(groups)}
     errors = []

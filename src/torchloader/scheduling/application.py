@@ -206,7 +206,6 @@ class Application:
 
     @property
     def cores(self) -> dict[str, int]:
-        """The cores that its workers take, by node."""
         return cores_of(self.placement, self.workers, self.away)
 
     def needs(self, placement: Placement, workers: int, fixed: bool = False) -> list[Need]:
@@ -286,7 +285,6 @@ class Launch:
     state: State = State.STARTING  # that it enters; RESUMING for a paused one
 
     def details(self, record: Application) -> dict[str, object]:
-        """Return the details of the event."""
         kind = {} if self.kind == record.kind else {"kind": self.kind}
         return {"workers": self.workers, "placement": self.placement, **kind, **record.moved_to(self.away)}
 

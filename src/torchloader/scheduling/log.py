@@ -89,7 +89,6 @@ def applied(record: Application | None, event: Event) -> Application:
 
 
 def _state_changes(record: Application, after: State, time: float) -> dict[str, object]:
-    """Return the fields that change with the state."""
     held = time - record.since if record.holds else 0.0
     starts = after in (State.STARTING, State.RESUMING)
     changes: dict[str, object] = {"state": after, "since": time, "executed": record.executed + held}
@@ -161,7 +160,6 @@ class FullError(OSError):
 
 
 def encoded(event: Event) -> bytes:
-    """Return the line of an event, including its newline."""
     return msgspec.json.encode(event) + b"\n"
 
 
@@ -196,7 +194,6 @@ def replay(path: str | os.PathLike[str]) -> Records:
 
 
 def write(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
-    """Write a new log of past events."""
     write_bytes(Path(path), b"".join(map(encoded, events)))
 
 

@@ -54,7 +54,6 @@ class Arrival(Order):
     preempts: bool = False
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
-        """Order applications by arrival, then by name."""
         return turns(sorted(applications, key=_came), nodes)
 
 
@@ -69,7 +68,6 @@ class ShortestFirst(Order):
     preempts: bool = True
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
-        """Order applications by their remaining seconds."""
         kinds = devices_by_kind(nodes)
 
         def seconds(each: Application) -> float:
@@ -108,8 +106,6 @@ class Tiresias(Order):
         return sum(threshold <= service + _CLOSE for threshold in self.thresholds)
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
-        """Order applications by queue, then by their first start."""
-
         def rank(each: Application) -> tuple[int, float, float, str]:
             return self._queue(now, each), math.inf if each.began is None else each.began, *_came(each)
 
@@ -126,7 +122,6 @@ class Tiresias(Order):
         return [each for each in waiting if self._starves_at(now, each) <= now + _CLOSE]
 
     def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
-        """Return when a running application moves to the next queue, or a waiting one is to be promoted."""
         waiting = [each for each in applications if each.waits]
         if not waiting:
             return None  # running applications continue in any queue

@@ -92,13 +92,12 @@ class Devices:
             if isinstance(application.spec.devices, int):
                 self._found.difference_update((name, device) for device in devices)
 
-    def close(self, kinds: Iterable[str]) -> None:
+    def close(self, kinds: Kinds) -> None:
         """Keep the free devices of these kinds for an application that waits: find() finds none of them any more."""
-        self._open.difference_update(kinds)
+        self._open.difference_update(*kinds)
 
     @property
     def closed(self) -> bool:
-        """Whether find() can find no devices any more."""
         return not self._open
 
     def fits(self, placement: Placement, workers: int, away: Away | None = None) -> bool:
@@ -176,12 +175,10 @@ def yielding(
     work = _Work(ranked, nodes, able, least)
     for place, turn in enumerate(ranked):
         each = turn.application
-        if not work.wants(each, place):
-            continue
-        if work.place(each, turn.kinds, place):
+        if not work.wants(each, place) or work.place(each, turn.kinds, place):
             continue
         if each.waits and now - each.since >= patience:
-            work.devices.close(kind for group in turn.kinds for kind in group)
+            work.devices.close(turn.kinds)
             if work.devices.closed:
                 break
     return work.yields

@@ -10,23 +10,8 @@ from dataclasses import dataclass, replace
 from torchloader.allocation.catalogue import Best, maximizes
 from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Fifo, Objective, Policy, Table, deal, used
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.application import (
-    Action,
-    Application,
-    Away,
-    Cause,
-    Launch,
-    Mode,
-    Node,
-    Pause,
-    Placement,
-    Promote,
-    Requeue,
-    Resize,
-    State,
-    cores_of,
-    spread,
-)
+from torchloader.scheduling import application as actions
+from torchloader.scheduling.application import Application, Away, Cause, Mode, Node, Placement, State, cores_of, spread
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, Turn, kind_of, shared, yielding
 
@@ -143,21 +128,21 @@ class Scheduler:
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
-    ) -> list[Action]:
+    ) -> list[actions.Action]:
         """Return the actions to take, in this order: those that free cores precede those that take them."""
         lost, holding, waiting = self.sorted_out(now, applications, nodes)
-        actions: list[Action] = [Requeue(name, cause.value) for name in lost]
+        found: list[actions.Action] = [actions.Requeue(name, cause.value) for name in lost]
         starved = {each.spec.name for each in self.order.starved(now, waiting)}
-        actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
+        found += [actions.Promote(name, "it waited for too long") for name in sorted(starved)]
         waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
         ranked = self.order.ranked(now, [*holding, *waiting], nodes)
         if yields := self._yielding(now, ranked, nodes):
-            return actions + [Pause(name, "it yields its devices") for name in yields]
+            return found + [actions.Pause(name, "it yields its devices") for name in yields]
         running, paused, devices = self.staying(now, holding, nodes, cause)
         leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
         started = self._start(now, ranked, nodes, devices, leaving)
-        actions += [Pause(name, cause.value) for name in paused]
-        return actions + self.allocate(running, started, nodes, cause)
+        found += [actions.Pause(name, cause.value) for name in paused]
+        return found + self.allocate(running, started, nodes, cause)
 
     @staticmethod
     def sorted_out(
@@ -230,14 +215,14 @@ class Scheduler:
                 devices.take(each, placement, each.spec.minimum)
                 started[each.spec.name] = Running(each, placement, kind_of(placement, nodes), True)
             elif now - each.since >= patience:
-                devices.close(kind for group in turn.kinds for kind in group)
+                devices.close(turn.kinds)
                 if devices.closed:
                     break
         return started
 
     def allocate(
         self, running: dict[str, Running], started: dict[str, Running], nodes: Mapping[str, Node], cause: Cause
-    ) -> list[Action]:
+    ) -> list[actions.Action]:
         """Return the actions that share the cores among the applications that run and those that are started."""
         everybody = running | started
         if not everybody:
@@ -254,11 +239,11 @@ class Scheduler:
             target = with_headroom(demands, target, cores, self._able(demands, everybody, before), self.headroom)
         away = self._spread(everybody, target, on_nodes)
         resized = [
-            Resize(name, before[name], target[name], cause.value, away[name])
+            actions.Resize(name, before[name], target[name], cause.value, away[name])
             for name, each in running.items()
             if each.movable and target[name] and (target[name], away[name]) != (before[name], each.application.away)
         ]
-        stopped = [Pause(name, cause.value) for name in running if target[name] == 0 and running[name].movable]
+        stopped = [actions.Pause(name, cause.value) for name in running if target[name] == 0 and running[name].movable]
         resized.sort(key=lambda each: (each.workers > each.before, each.name))
         begun = [each.begin(target[name], away[name], cause) for name, each in started.items() if target[name]]
         return [*stopped, *resized, *begun]
@@ -372,7 +357,9 @@ class Running:
             return cores_of(self.placement, self.application.spec.minimum, {})
         return cores_of(self.placement, self.application.workers, self.application.away)
 
-    def begin(self, workers: int, away: Away, cause: Cause) -> Action:
+    def begin(self, workers: int, away: Away, cause: Cause) -> actions.Action:
         """Return the action that starts or resumes it."""
         state = State.RESUMING if self.application.state is State.PAUSED else State.STARTING
-        return Launch(self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind, state)
+        return actions.Launch(
+            self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind, state
+        )

@@ -37,7 +37,6 @@ class JobResult:
 
     @property
     def completion(self) -> float:
-        """The seconds from its arrival to its end."""
         return self.finished - self.arrival
 
 

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.application import (
-    Action,
-    Application,
-    Cause,
-    Launch,
-    Node,
-    Pause,
-    Promote,
-    Requeue,
-    Resize,
-    State,
-)
+from torchloader.scheduling import application as actions
+from torchloader.scheduling.application import Action, Application, Cause, Node, State
 from torchloader.scheduling.log import Event, Records
 from torchloader.scheduling.placement import devices_by_kind, shared
 from torchloader.scheduling.scheduler import Scheduler
@@ -39,14 +30,11 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """Return the interval from equally weighted values."""
-        mean = math.fsum(values) / len(values)
-        if len(values) == 1:
+        mean, degrees = statistics.fmean(values), len(values) - 1
+        if not degrees:
             return cls(mean, None)
-        degrees = len(values) - 1
-        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / degrees)
         quantile = _T[degrees - 1] if degrees <= len(_T) else 2.09
-        return cls(mean, quantile * deviation / math.sqrt(len(values)))
+        return cls(mean, quantile * statistics.stdev(values, mean) / math.sqrt(len(values)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +138,9 @@ class _Running:
 
     @property
     def stage(self) -> float:
-        """The iterations until its rate changes, or until it ends."""
         return min(self.left, self.job.stage(self.done + _CLOSE) - self.done)
 
     def train(self, record: Application, curve: Curve) -> None:
-        """Set its rate, and the part of the time in which its devices compute."""
         self.devices = record.size if record.holds else 0
         self.rate, self.busy = 0.0, 0.0
         if record.state is State.RUNNING:
@@ -198,7 +184,10 @@ class _Simulation:
 
     def run(self) -> Result:
         while self._arrivals or self._alive:
-            self._advance(self._next())
+            time = self._next()
+            for each in self._alive.values():
+                each.advance(self._now, time)
+            self._now = time
             causes = [*self._finish(), *self._go_on(), *self._arrive(), *self._measure()]
             if self._due is not None and self._due <= self._now:
                 causes.append(Cause.DUE)
@@ -235,11 +224,6 @@ class _Simulation:
             f"job {name!r} can never start: it wants {stuck.devices} device(s){of} with at least {stuck.minimum} "
             f"worker(s) each, and the nodes have {', '.join(there)}"
         )
-
-    def _advance(self, time: float) -> None:
-        for each in self._alive.values():
-            each.advance(self._now, time)
-        self._now = time
 
     def _finish(self) -> list[Cause]:
         ended = [name for name, each in self._alive.items() if each.left <= 0]
@@ -284,13 +268,13 @@ class _Simulation:
         return [Cause.DRIFT] if measured else []
 
     def _decide(self, cause: Cause) -> None:
-        known = {name: _at(self._records[name], each.done) for name, each in self._alive.items()}
+        known = {name: replace(self._records[name], progress=each.done) for name, each in self._alive.items()}
         if any(each.holds and each.state is not State.RUNNING for each in known.values()):
             self._missed = cause
-        actions = self._scheduler.decide(self._now, known, self._nodes, cause)
-        for action in actions:
+        decided = self._scheduler.decide(self._now, known, self._nodes, cause)
+        for action in decided:
             self._do(action)
-        if any(isinstance(action, Pause) for action in actions):
+        if any(isinstance(action, actions.Pause) for action in decided):
             self._decide(Cause.DEPARTURE)  # as the master does when one has paused
             return
         alive = {name: self._records[name] for name in self._alive}
@@ -299,7 +283,7 @@ class _Simulation:
     def _do(self, action: Action) -> None:
         each, record = self._alive[action.name], self._records[action.name]
         match action:
-            case Launch():
+            case actions.Launch():
                 if not each.is_started:
                     each.is_started, each.result.started = True, self._now
                     if self._learn:
@@ -308,18 +292,18 @@ class _Simulation:
                 each.paused = None
                 self._change(action, action.state, **action.details(record))
                 self._stand(action.name, self._begin)
-            case Resize():
+            case actions.Resize():
                 self._change(action, State.RESIZING, workers=action.workers, **record.moved_to(action.away))
                 each.result.resizes += 1
                 each.result.stopped += self._stop
                 self._stand(action.name, self._stop)
-            case Pause():
+            case actions.Pause():
                 self._change(action, State.PAUSING)
                 self._change(action, State.PAUSED)
                 each.paused = self._now
-            case Promote():
+            case actions.Promote():
                 self._change(action, record.state, executed=0.0)
-            case Requeue():
+            case actions.Requeue():
                 self._change(action, State.QUEUED)
 
     def _change(self, action: Action, state: State, **details: object) -> None:
@@ -356,7 +340,3 @@ class _Simulation:
         samples = spec.iterations * spec.batch
         times = spec.arrival, spec.arrival, 0.0, job.shortest / fastest
         return JobResult(spec.name, spec.arch, spec.size, *times, samples, 0, 0.0)
-
-
-def _at(record: Application, progress: float) -> Application:
-    return record if record.progress == progress else replace(record, progress=progress)

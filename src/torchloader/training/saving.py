@@ -168,7 +168,6 @@ def _generators() -> dict[str, Any]:
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of the generators by name."""
     return {name: generator_state(generator) for name, generator in _generators().items()}
 
 
@@ -180,7 +179,6 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def pack(state: dict[str, Any]) -> Tensor:
-    """Serialize a state to bytes that ranks can send to each other."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
@@ -263,7 +261,6 @@ class RankCheckpoints:
         return state
 
     def _own_states(self, ranks: list[Tensor], saved: Saved) -> dict[str, Any]:
-        """Return this rank's states of the parts that each rank saved."""
         now = 1 if self._group is None else self._group.size()
         if len(ranks) == now:
             return unpack(ranks[self._rank])
@@ -284,7 +281,6 @@ class RankCheckpoints:
     # Tensors, and no objects: those would be unpickled from a connection that authenticates nobody.
 
     def _gather(self, data: Tensor) -> list[Tensor]:
-        """Return the data of each rank."""
         if self._group is None:
             return [data]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._group.size())]
@@ -297,7 +293,6 @@ class RankCheckpoints:
         return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
 
     def _of_rank_0(self, text: str) -> str:
-        """Return rank 0's text on every rank."""
         if self._group is None:
             return text
         data = torch.frombuffer(bytearray(text.ljust(_LONGEST).encode()), dtype=torch.uint8)

@@ -99,7 +99,11 @@ class Traces:
             _log.warning("training continues without traces: %s: %s", where, error.strerror or error)
 
     def _summary(self) -> dict[str, object]:
-        rows, beats, changes = ([*self._read(kind)] for kind in _COLUMNS)
+        tables = []
+        for kind in _COLUMNS:
+            with self.path(kind).open(newline="") as file:
+                tables.append(list(csv.DictReader(file)))
+        rows, beats, changes = tables
         samples = sum(int(row["samples"]) for row in beats)
         waiting, computing = (sum(float(row[column]) for row in beats) for column in ("waiting", "computing"))
         seconds = waiting + computing
@@ -117,30 +121,21 @@ class Traces:
             "phases": {phase: _spread([float(row[phase]) for row in rows]) for phase in PHASES},
         }
 
-    def _read(self, kind: str) -> Iterator[dict[str, str]]:
-        with self.path(kind).open(newline="") as file:
-            yield from csv.DictReader(file)
-
     def _open(self, kind: str, columns: Sequence[str], iteration: int) -> io.FileIO:
-        path = self.path(kind)
+        """Open a file for further rows, after those up to an iteration that it has already."""
+        path, place, rows = self.path(kind), columns.index("iteration"), [f"{','.join(columns)}\n"]
         if path.exists():
-            self._cut(path, columns, iteration)
-        else:
-            write_bytes(path, f"{','.join(columns)}\n".encode())
-        return io.FileIO(path, "a")
-
-    def _cut(self, path: Path, columns: Sequence[str], iteration: int) -> None:
-        """Keep the rows up to an iteration."""
-        place = columns.index("iteration")
-        with path.open(newline="") as old, whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
-            new.write(f"{','.join(columns)}\n")
-            for line in list(old)[1:]:
-                cells = line.split(",")
-                whole = line.endswith("\n") and len(cells) >= len(columns)
-                if whole and cells[place].isdigit() and int(cells[place]) <= iteration:
-                    new.write(line)
+            with path.open(newline="") as old:
+                for line in list(old)[1:]:
+                    cells = line.split(",")
+                    whole = line.endswith("\n") and len(cells) >= len(columns)
+                    if whole and cells[place].isdigit() and int(cells[place]) <= iteration:
+                        rows.append(line)
+        with whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
+            new.writelines(rows)
             new.flush()
             os.fsync(new.fileno())
+        return io.FileIO(path, "a")
 
 
 def _spread(times: list[float]) -> dict[str, float] | None:
@@ -180,7 +175,6 @@ class Iteration:
 
     @property
     def over(self) -> bool:
-        """Whether the device has completed it."""
         return all(end.query() for _, _, end in self.marks)
 
     def seconds(self) -> list[float]:
@@ -202,7 +196,6 @@ class Phases:
         self._over: deque[Iteration] = deque()
 
     def begin(self, waited: float) -> None:
-        """Begin an iteration, for whose data the program waited `waited` seconds."""
         self._current = Iteration(waited)
 
     @contextmanager

@@ -87,22 +87,6 @@ class JpegFolder(Dataset[tuple[Tensor, int]]):
         return (values - mean) / deviation, self.labels[index]
 
 
-def make_jpegs(folder: str | Path, count: int, size: int, classes: int = 10) -> None:
-    """Write `count` JPEG files of size by size pixels into folders of `classes` classes, the same ones each time."""
-    from PIL import Image
-
-    images = SyntheticImages(count, classes, size)
-    for index in range(count):
-        values, label = images[index]
-        # Coarse noise: fine noise would make files far larger than photographs.
-        smooth = torch.nn.functional.avg_pool2d(values[None], 5, 1, 2)[0]
-        pixels = smooth.mul(64).add(128).clamp(0, 255).byte().permute(1, 2, 0).contiguous()
-        place = Path(folder) / f"class{label:03d}"
-        place.mkdir(parents=True, exist_ok=True)
-        picture = Image.frombytes("RGB", (size, size), pixels.numpy().tobytes())
-        picture.save(place / f"{index:06d}.jpg", quality=85)
-
-
 _EPOCH = 50_000  # images of an epoch by default
 
 
@@ -140,7 +124,10 @@ def _train(session: Session, options: argparse.Namespace) -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, each * options.end_epoch)
     session.restore(network, optimizer, scheduler, loader)
     session.skip(loader, options.start_epoch, options.start_iter)
-    model = _parallel(network, session)
+    model: nn.Module = network
+    if session.world_size > 1:
+        devices = [session.device] if session.device.type == "cuda" else None
+        model = nn.parallel.DistributedDataParallel(network, device_ids=devices)
     # Every rank has dropout of its own.
     torch.manual_seed(options.seed + 1 + session.rank)
     with loader:
@@ -167,13 +154,6 @@ def _step(
     session.record(loss)
     if least:
         time.sleep(max(0.0, start + least - time.perf_counter()))
-
-
-def _parallel(network: nn.Module, session: Session) -> nn.Module:
-    if session.world_size == 1:
-        return network
-    devices = [session.device] if session.device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(network, device_ids=devices)
 
 
 def _share_cores(session: Session) -> None:

@@ -78,7 +78,7 @@ def test_the_example_of_the_document_is_read_without_changes(folder: Path) -> No
 
 def test_batch_and_workers_are_totals_of_all_devices(folder: Path) -> None:
     job = read(folder, SEED).jobs[0]
-    assert (job.devices.count, job.requested, job.iterations) == (4, 4, 500)
+    assert (job.devices.count, job.workers, job.iterations) == (4, 16, 500)
 
 
 @pytest.mark.parametrize(
