@@ -8,9 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Parser", "discard_stdout", "end_with", "explained", "table", "worded"]
+__all__ = ["Parser", "at_least", "checked", "discard_stdout", "end_with", "explained", "table", "worded"]
+
+Value = TypeVar("Value")
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +24,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error, without the usage, and exit."""
         self.exit(2, f"{self.prog}: error: {message} (usage: {self.prog} --help)\n")
+
+
+def checked(convert: Callable[[str], Value], fits: Callable[[Value], bool], expected: str) -> Callable[[str], Value]:
+    """Return a converter of the text of an option, which argparse rejects unless its value `fits`."""
+
+    def read(text: str) -> Value:
+        try:
+            value = convert(text)
+            if fits(value):
+                return value
+        except ValueError:
+            pass  # it is no number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+
+    return read
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a converter for whole numbers of at least `least`."""
+    return checked(int, lambda number: number >= least, f"a whole number of at least {least}")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -99,7 +99,7 @@ def test_interfaces_are_chosen_by_name_family_and_flags(capsys: pytest.CaptureFi
 def test_unknown_families_and_flags_are_refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.raises(SystemExit):
         ifaddrs.main(words)
-    assert "_FOO is none of" in capsys.readouterr().err
+    assert "'FOO' is not one of" in capsys.readouterr().err
 
 
 def test_a_network_configuration_requires_several_nodes(capsys: pytest.CaptureFixture[str]) -> None:

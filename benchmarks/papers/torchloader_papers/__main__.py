@@ -12,7 +12,7 @@ from unittest import mock
 
 from torchloader.allocation import catalogue
 from torchloader.cli import simulate
-from torchloader.cli.numbers import positive
+from torchloader.cli.main import positive
 from torchloader.cli.simulate import Workload, compared, many
 from torchloader.scheduling import orders
 from torchloader.scheduling.application import Node

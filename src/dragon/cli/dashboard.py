@@ -18,9 +18,8 @@ from dragon.commands import Parser
 from dragon.files import whole_file
 from dragon.infrastructure import metrics
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, NodeTasks, Record, Span
-from dragon.infrastructure.structs import msgspec
 from dragon.telemetry.recording import NoRecordingError, Recording
-from dragon.web.dashboard import SIGNALS, Dashboard, html
+from dragon.web.dashboard import Dashboard, about, html
 from dragon.web.http import serve
 
 _MOST_NODES = 32
@@ -63,15 +62,8 @@ def recorded_page(recording: Recording, hosts: Sequence[str] = ()) -> str:
         records += _of_processes(recording, shown, start, end)
     else:
         notes.append("CPU and memory of its processes are in the recording only")
-    told = {
-        **msgspec.to_builtins(run),
-        "now": end,
-        "names": drawn,
-        "metrics": METRICS,
-        "signals": SIGNALS,
-        "notes": notes,
-    }
-    return html(run.command, {"run": told, "records": records, "lifetimes": listed, "tasks": nodes})
+    told = {"run": {**about(run, end, drawn), "notes": notes}, "records": records, "lifetimes": listed, "tasks": nodes}
+    return html(run.command, told)
 
 
 def _curves(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragon.commands import Parser, end_with
+from dragon.commands import Parser, checked, end_with
 from dragon.infrastructure.interfaces import interfaces
 
 _FAMILIES = {"AF_INET", "AF_INET6", "AF_PACKET"}
@@ -21,14 +21,8 @@ _FLAGS = {  # netdevice(7)
 
 def _one_of(known: set[str], prefix: str) -> Callable[[str], str]:
     """Return a converter for one of the known names, in lower case and without its prefix as well."""
-
-    def read(text: str) -> str:
-        name = prefix + text.upper().removeprefix(prefix)
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(sorted(known))}")
-        return name
-
-    return read
+    expected = f"one of {', '.join(sorted(known))}"
+    return checked(lambda text: prefix + text.upper().removeprefix(prefix), known.__contains__, expected)
 
 
 def parser() -> argparse.ArgumentParser:

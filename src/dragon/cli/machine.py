@@ -10,9 +10,20 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from dragon.commands import at_least, checked
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import WLMS, Wanted
+
+_LAST_PORT = 65535
+
+count = at_least(0)
+"""Convert an option's value to a whole number of at least 0."""
+seconds = checked(float, lambda number: 0 < number < math.inf, "a number of seconds above 0")
+"""Convert an option's value to a time in seconds above 0."""
+port = checked(int, lambda number: 0 <= number <= _LAST_PORT, f"a TCP port: 0 to {_LAST_PORT}")
+"""Convert an option's value to a TCP port; 0 for any."""
+_url = checked(str, lambda text: text.startswith(("http://", "https://")), "an address like http://HOST:4318")
 
 
 class MissingError(DragonError):
@@ -43,12 +54,6 @@ def add_telemetry(parser: argparse.ArgumentParser) -> None:
     add("--dashboard", action="store_true", help=page)
 
 
-def _url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address like http://HOST:4318")
-    return text
-
-
 def apply_telemetry(arguments: argparse.Namespace) -> None:
     """Set the run's environment variables from the options. Raises MissingError."""
     told = {
@@ -75,7 +80,6 @@ def _need(option: str, value: str | None, module: str, extra: str) -> None:
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
 HOST_FILE = "DRAGON_RUN_NODEFILE"
-_LAST_PORT = 65535
 _BY_SSH = ("ssh", "drun")
 
 
@@ -137,31 +141,6 @@ def add_network(group: argparse._ArgumentGroup) -> None:
     add("-p", "--port", "--frontend-port", type=port, default=0, metavar="PORT", help=listening)
     within = "seconds within which nodes must join (60)"
     add("--join-timeout", type=seconds, default=60.0, metavar="S", help=within)
-
-
-def count(text: str) -> int:
-    """Convert an option's value to a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Convert an option's value to a time in seconds above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return number
-
-
-def port(text: str) -> int:
-    """Convert an option's value to a TCP port; 0 for any."""
-    if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port: 0 to {_LAST_PORT}")
-    return int(text)
 
 
 def _pattern(text: str) -> str:

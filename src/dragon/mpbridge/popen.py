@@ -17,7 +17,6 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.start_request import Output, StartRequest
 from dragon.native.workers import work
 from dragon.runtime import placement, serialization
-from dragon.runtime import placement as plan
 from dragon.runtime.child import HEADER, InheritedDescriptor
 from dragon.runtime.log import runtime_log
 from dragon.runtime.picklers import UNSENDABLE
@@ -152,7 +151,7 @@ class Popen(popen_fork.Popen):
             request = self._request(process_obj, placed, True)
         self._started = started = start(request, self._descriptors)
         self.pid, self.puid, self.sentinel = started.pid, started.puid, started.sentinel
-        plan.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
+        placement.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
 
     @staticmethod
     def _place_here(process_obj: _Process, placed: Placed) -> Placed:

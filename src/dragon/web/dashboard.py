@@ -12,7 +12,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from dragon.infrastructure.metrics import METRICS
+from dragon.infrastructure.metrics import METRICS, RunState
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.run import NodeWaits, Waits
@@ -20,9 +20,7 @@ from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, OutputOf, Query,
 from dragon.signals import name_of
 from dragon.web.http import Handler, Request, Response
 
-SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
-"""The names of the signals, by number."""
-
+_SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
 _ALONE = """<meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 """
@@ -67,14 +65,19 @@ class Dashboard:
     @property
     def routes(self) -> dict[str, Handler]:
         """The paths that the server is to answer, with their handlers."""
+        guarded, ask = self._guarded, self._ask
         return {
             "/": self._page,
-            "/run": self._guarded(self._run),
-            "/query": self._guarded(self._query),
-            "/lifetimes": self._guarded(self._lifetimes),
-            "/waits": self._guarded(self._waits),
-            "/tasks": self._guarded(self._tasks),
-            "/output": self._guarded(self._output),
+            "/run": guarded(self._run),
+            "/query": guarded(self._query),
+            # The processes that are alive, or have ended since a time.
+            "/lifetimes": guarded(lambda given: ask(Lifetimes(_number(given, "since")))),
+            "/waits": guarded(self._waits),
+            # Tasks of pools and batches that ran in an interval, if there are very many a part of them.
+            "/tasks": guarded(
+                lambda given: ask(TasksBetween(_number(given, "start"), _number(given, "end"), _MOST_TASKS))
+            ),
+            "/output": guarded(lambda given: ask(OutputOf(int(_number(given, "puid"))))),  # its end
         }
 
     async def _page(self, request: Request) -> Response:
@@ -92,13 +95,7 @@ class Dashboard:
 
     async def _run(self, parameters: Mapping[str, str]) -> object:
         """Return what can be requested."""
-        return {
-            **msgspec.structs.asdict(await self._ask(StateOfRun())),
-            "now": time.time(),
-            "names": sorted({name for name, _ in await self._ask(Kinds())}),
-            "metrics": METRICS,
-            "signals": SIGNALS,
-        }
+        return about(await self._ask(StateOfRun()), time.time(), sorted({name for name, _ in await self._ask(Kinds())}))
 
     async def _query(self, parameters: Mapping[str, str]) -> object:
         """Return series of the named metrics since a time, with one value per interval of that many seconds."""
@@ -107,22 +104,14 @@ class Dashboard:
         found = await self._ask(Query(metrics, {}, start, math.inf, interval, "last"))
         return {"now": time.time(), "records": found}
 
-    async def _lifetimes(self, parameters: Mapping[str, str]) -> object:
-        """Return the processes that are alive, or have ended since a time."""
-        return await self._ask(Lifetimes(_number(parameters, "since")))
-
     async def _waits(self, parameters: Mapping[str, str]) -> object:
         """Return what processes wait for, by object."""
         return _each_once(await self._ask(Waits()))
 
-    async def _tasks(self, parameters: Mapping[str, str]) -> object:
-        """Return tasks of pools and batches that ran in an interval, if there are very many a part of them."""
-        start, end = _number(parameters, "start"), _number(parameters, "end")
-        return await self._ask(TasksBetween(start, end, _MOST_TASKS))
 
-    async def _output(self, parameters: Mapping[str, str]) -> object:
-        """Return the end of what a process wrote."""
-        return await self._ask(OutputOf(int(_number(parameters, "puid"))))
+def about(run: RunState, now: float, names: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows of a run beside its values: the names are those of its metrics."""
+    return {**msgspec.structs.asdict(run), "now": now, "names": names, "metrics": METRICS, "signals": _SIGNALS}
 
 
 def _each_once(nodes: Sequence[NodeWaits]) -> list[NodeWaits]:

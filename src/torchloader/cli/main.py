@@ -6,10 +6,12 @@ import argparse
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import dragon
-from dragon.commands import Parser, end_with, explained, worded
+from dragon import completion
+from dragon.commands import Parser, checked, end_with, explained, worded
 from dragon.infrastructure.errors import DragonError
 
 COMMANDS = (
@@ -67,18 +69,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    if command in _OF_MASTERS:
-        found = importlib.import_module("torchloader.cli.masters").parser(command)
-    else:
-        found = importlib.import_module(f"torchloader.cli.{command}").parser()
+    if command == "completion":
+        return completion.parser("torchloader")
+    module, *name = _called(command)
+    found = module.parser(*name)
     assert isinstance(found, argparse.ArgumentParser)
     return found
 
 
-def _run(command: str, *words: str) -> int:
+def _called(command: str) -> tuple[Any, ...]:
+    """Return the module of a command, and its name if it is one of several there."""
     if command in _OF_MASTERS:
-        return int(importlib.import_module("torchloader.cli.masters").main(command, words))
-    return int(importlib.import_module(f"torchloader.cli.{command}").main(words))
+        return importlib.import_module("torchloader.cli.masters"), command
+    return (importlib.import_module(f"torchloader.cli.{command}"),)
+
+
+def _run(command: str, *words: str) -> int:
+    if command == "completion":
+        return completion.print_script(
+            "torchloader", options(), lambda: {each: parser_of(each) for each in COMMANDS}, words
+        )
+    module, *name = _called(command)
+    return int(module.main(*name, words))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,3 +113,12 @@ def failed(error: Exception | str, code: int = 1) -> int:
 def run_and_exit() -> None:
     """Run the command and exit: the entry point of `torchloader`."""
     end_with("torchloader", main, tell=worded)
+
+
+MOST = 1e9  # thirty years in seconds; for far larger times the addition of seconds would be rounded away
+_LEAST = 1e-6  # dividing by far smaller numbers would exceed MOST
+
+
+def positive(most: float = MOST) -> Callable[[str], float]:
+    """Return a converter for numbers from 0.000001 to `most`."""
+    return checked(float, lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragon.commands import Parser, worded
+from dragon.commands import Parser, at_least, worded
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
 from dragon.signals import end_with_parent, heeded, leave
+from torchloader.cli.main import positive
 from torchloader.cli.masters import send
-from torchloader.cli.numbers import at_least, positive
 from torchloader.cli.report import pyplot
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read

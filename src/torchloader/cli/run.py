@@ -18,14 +18,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dragon.cli.main import main as dragon
-from dragon.commands import Parser
+from dragon.commands import Parser, at_least
 from dragon.files import write_bytes
 from torchloader.allocation.catalogue import policies
-from torchloader.cli.main import failed
-from torchloader.cli.numbers import at_least, positive
-from torchloader.inputs.cluster import read_hosts
+from torchloader.cli.main import failed, positive
 from torchloader.inputs.job import InputError, Job
-from torchloader.inputs.workload import read
+from torchloader.inputs.workload import read, read_hosts
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
 from torchloader.scheduling.log import EventLog

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dragon.commands import Parser, worded
+from dragon.commands import Parser, at_least, checked, worded
 from torchloader.allocation.catalogue import maximizes, policies, policy
-from torchloader.cli.numbers import at_least, not_negative, positive, rising
+from torchloader.cli.main import MOST, positive
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.scheduling.application import Mode, Node
@@ -56,6 +56,14 @@ torchloader.orders; benchmarks/papers has those of published schedulers, with pu
 """
 
 
+_not_negative = checked(float, lambda number: 0 <= number <= MOST, f"a number from 0 to {MOST:.0f}")
+_rising = checked(
+    lambda text: tuple(map(float, text.split(","))),
+    lambda found: all(low < high <= MOST for low, high in zip((0.0, *found), found, strict=False)),
+    "numbers above 0 that rise, such as 3600,36000",
+)
+
+
 def parser() -> argparse.ArgumentParser:
     result = Parser(
         prog="torchloader simulate",
@@ -73,11 +81,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--order", action="append", choices=sorted(orders()), metavar="NAME", help=which)
     queues = "for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)"
-    add("--queues", type=rising, default=defaults.thresholds, metavar="S,S", help=queues)
+    add("--queues", type=_rising, default=defaults.thresholds, metavar="S,S", help=queues)
     promote = "for tiresias: a job that waits N times as long as it ran returns to the first queue (default 8)"
     add("--promote", type=positive(), default=defaults.promote, metavar="N", help=promote)
     patience = "seconds for which a waiting job that does not fit lets others start before it (default 1800)"
-    add("--patience", type=not_negative, default=1800.0, metavar="S", help=patience)
+    add("--patience", type=_not_negative, default=1800.0, metavar="S", help=patience)
     against = "the row that others are compared with, such as even+srtf (default: the last)"
     add("--against", metavar="ROW", help=against)
     modes = "reallocate: 1 never, 2 on arrivals, 3 also on departures"
@@ -95,11 +103,11 @@ def parser() -> argparse.ArgumentParser:
     add("--cores", type=some, default=24, metavar="N", help="cores of each node for loading (default 24)")
     add("--gpus", type=some, metavar="N", help=f"GPUs of each node (default 4; {named})")
     stop = "seconds for which waa-fill and waa-trim stop a job (default 20)"
-    add("--stop", type=not_negative, default=20.0, metavar="S", help=stop)
+    add("--stop", type=_not_negative, default=20.0, metavar="S", help=stop)
     start = "seconds that the start of a job takes (default 0)"
-    add("--start", type=not_negative, default=0.0, metavar="S", help=start)
+    add("--start", type=_not_negative, default=0.0, metavar="S", help=start)
     learn = "seconds that a job trains before the scheduler knows how fast it trains and loads (default 0)"
-    add("--learn", type=not_negative, default=0.0, metavar="S", help=learn)
+    add("--learn", type=_not_negative, default=0.0, metavar="S", help=learn)
     elastic = "let waa-fill and waa-trim change workers without stopping jobs, as all others do"
     add("--elastic", action="store_true", help=elastic)
     anywhere = (

@@ -9,7 +9,6 @@ effect, and the line is dropped.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -20,7 +19,7 @@ from typing import Self
 
 import msgspec
 
-from dragon.files import write_bytes
+from dragon.files import append_bytes, write_bytes
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import TRANSITIONS, Application, Spec, State
 
@@ -226,9 +225,7 @@ class EventLog:
     def _append(self, event: Event) -> None:
         line = encoded(event)
         try:
-            written = os.write(self._file, line)
-            if written < len(line):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of an event could be written")
+            append_bytes(self._file, line, self._path)
             os.fsync(self._file)
         except OSError as error:
             # The event did not take effect, so it must not be replayed, nor precede the next event.

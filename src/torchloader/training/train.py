@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from dragon.commands import at_least, checked
 from torchloader.inputs.job import DEPTHS, EXPECTED, is_dataset
 from torchloader.training.models import build
 from torchloader.training.session import Session
@@ -173,26 +174,20 @@ def _dataset(options: argparse.Namespace) -> tuple[JpegFolder | SyntheticImages,
     return SyntheticImages(length, options.classes, options.image_size, True, latency), options.classes
 
 
-def _dataset_name(text: str) -> str:
-    if not is_dataset(text):
-        raise argparse.ArgumentTypeError(f"must be {EXPECTED}, not {text!r}")
-    return text
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m torchloader.training.train", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--arch", choices=sorted(DEPTHS), required=True)
     add("--depth", type=int, required=True)
-    add("--batch", type=_positive, required=True, help="samples per iteration, over all ranks")
+    add("--batch", type=at_least(1), required=True, help="samples per iteration, over all ranks")
     add("--start-iter", type=int, default=0, help="iterations of the first epoch that are skipped")
     add("--start-epoch", type=int, default=1)
     add("--end-iter", type=int, default=0, help="iterations of an epoch; by default all the data")
     add("--end-epoch", type=int, default=1)
     kinds = "images (synthetic), latency:SECONDS (synthetic, with a delay per image), or jpeg:FOLDER"
-    add("--dataset", type=_dataset_name, default="images", metavar="KIND", help=kinds)
+    add("--dataset", type=checked(str, is_dataset, EXPECTED), default="images", metavar="KIND", help=kinds)
     add("--samples", type=int, default=0, help="images of a synthetic dataset; by default those of one epoch")
-    add("--classes", type=_positive, default=10, help="classes of a synthetic dataset")
+    add("--classes", type=at_least(1), default=10, help="classes of a synthetic dataset")
     add("--image-size", type=int, default=32, help="side of the images in pixels")
     add("--device", help="cpu, cuda or cuda:N; by default this rank's GPU, or the CPU if there is none")
     add("--workers", type=int, default=2, help="loading workers of each rank, unless torchloader sets them")
@@ -202,13 +197,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--lr", type=float, default=0.05, help="initial learning rate")
     add("--seed", type=int, default=0)
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 if __name__ == "__main__":

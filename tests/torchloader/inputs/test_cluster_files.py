@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloader.inputs.cluster import read_hosts
 from torchloader.inputs.job import InputError
+from torchloader.inputs.workload import read_hosts
 
 WHOLE = """\
 <?xml version="1.0"?>
