@@ -13,7 +13,6 @@ from torchloader.cli.main import main
         ("simulate --stop inf", "argument --stop: 'inf' is not a number from 0 to 1000000000"),
         ("simulate --stop -1", "argument --stop: '-1' is not a number from 0 to 1000000000"),
         ("simulate --start inf", "argument --start: 'inf' is not a number from 0 to 1000000000"),
-        ("simulate --start -1", "argument --start: '-1' is not a number from 0 to 1000000000"),
         ("simulate --minutes inf", "argument --minutes: 'inf' is not a number from 0.000001 to 1000000000"),
         ("simulate --load nan", "argument --load: 'nan' is not a number from 0.000001 to 1000000000"),
         ("simulate --load 1e-300", "argument --load: '1e-300' is not a number from 0.000001 to 1000000000"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from full_disk import at_most
+from torchloader.cli.main import main as torchloader
 from torchloader.cli.report import history, main
 from torchloader.cli.status import lines
 from torchloader.prediction.curve import Curve
@@ -86,7 +87,7 @@ def test_several_runs_can_be_compared(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 1
+    assert torchloader(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"torchloader: {tmp_path} is not the folder of a run: it has no events.jsonl\n"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from dragon.commands import Parser
 from torchloader.cli.main import failed
-from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
 
@@ -35,7 +34,7 @@ def main(words: Sequence[str]) -> int:
         folders = map(Path, arguments.folders)
         prior = fitted([(Settings.log(folder), Settings.load(folder).image_size) for folder in folders])
         prior.save(arguments.out)
-    except (ModuleNotFoundError, ValueError, LogError, OSError) as error:
+    except ValueError as error:
         return failed(error)
     print(
         f"{arguments.out}: fitted to {prior.rows} measurements; on networks left out of the fit it is off by "

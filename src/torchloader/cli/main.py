@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import dragon
-from dragon import completion
 from dragon.commands import Parser, checked, end_with, explained, worded
+from dragon.completion import parser as parser_of_completion
+from dragon.completion import print_script
 from dragon.infrastructure.errors import DragonError
 
 COMMANDS = (
@@ -70,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     if command == "completion":
-        return completion.parser("torchloader")
+        return parser_of_completion("torchloader")
     module, *name = _called(command)
     found = module.parser(*name)
     assert isinstance(found, argparse.ArgumentParser)
@@ -86,9 +87,7 @@ def _called(command: str) -> tuple[Any, ...]:
 
 def _run(command: str, *words: str) -> int:
     if command == "completion":
-        return completion.print_script(
-            "torchloader", options(), lambda: {each: parser_of(each) for each in COMMANDS}, words
-        )
+        return print_script("torchloader", options(), lambda: {each: parser_of(each) for each in COMMANDS}, words)
     module, *name = _called(command)
     return int(module.main(*name, words))
 

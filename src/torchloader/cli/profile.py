@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragon.commands import Parser, at_least, worded
+from dragon.commands import Parser, at_least
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
@@ -24,7 +24,6 @@ from dragon.signals import end_with_parent, heeded, leave
 from torchloader.cli.main import positive
 from torchloader.cli.masters import send
 from torchloader.cli.report import pyplot
-from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.prediction.measured import Interval, Measured
@@ -74,7 +73,7 @@ def summary(points: Sequence[Point], curve: Curve) -> str:
 
 
 def picture(points: Sequence[Point], curve: Curve) -> Figure:
-    """Draw the rates against the workers, with the fitted curve and the chosen number. Raises MissingError."""
+    """Draw the rates against the workers, with the fitted curve and the chosen number. Raises ModuleNotFoundError."""
     figure: Figure
     figure, axis = pyplot().subplots(figsize=(7, 4.2), layout="constrained")
     most, found = max(each.workers for each in points), chosen(points)
@@ -175,10 +174,7 @@ def _picture(text: str) -> Path:
 
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
-    try:
-        workload = read(arguments.jobs)
-    except (InputError, OSError) as error:
-        raise SweepError(worded(error)) from None
+    workload = read(arguments.jobs)
     for mistake in workload.errors:
         print(f"torchloader: {mistake.message}", file=sys.stderr)
     if not workload.jobs:

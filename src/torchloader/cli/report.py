@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from dragon.commands import Parser
 from dragon.files import write_bytes
-from torchloader.cli.main import failed
 from torchloader.scheduling.application import ENDED, HOLDING, Application, State
-from torchloader.scheduling.log import Event, LogError, Records, read
+from torchloader.scheduling.log import Event, Records, read
 from torchloader.service.attempt import PACE
-from torchloader.service.settings import Settings, SettingsError
+from torchloader.service.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -174,16 +173,12 @@ _COLOURS = {
 _ENDS = {State.FINISHED: ("o", "#22543d"), State.FAILED: ("X", "#c53030"), State.CANCELLED: ("s", "#718096")}
 
 
-class MissingError(ModuleNotFoundError):
-    """Raised if matplotlib is not installed; its text says how to install it."""
-
-
 def pyplot() -> ModuleType:
-    """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises MissingError."""
+    """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises ModuleNotFoundError."""
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise MissingError("pictures need matplotlib: pip install 'dragon-runtime[plots]'") from None
+        raise ModuleNotFoundError("pictures need matplotlib: pip install 'dragon-runtime[plots]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -191,7 +186,7 @@ def pyplot() -> ModuleType:
 
 
 def overview(run: History) -> Figure:
-    """Draw one run: the states, workers and throughput of each application. Raises MissingError."""
+    """Draw one run: the states, workers and throughput of each application. Raises ModuleNotFoundError."""
     plots = pyplot()
     lives = list(run.lives.values())
     figure: Figure
@@ -260,7 +255,7 @@ svg { max-width: 100%; height: auto } pre { white-space: pre-wrap; margin: 0; fo
 
 
 def page(runs: Sequence[History]) -> str:
-    """Return the report as HTML. Raises MissingError without matplotlib."""
+    """Return the report as HTML. Raises ModuleNotFoundError without matplotlib."""
     parts = ["<h1>torchloader</h1>"]
     if len(runs) > 1:
         parts += [_svg(comparison(runs)), _summaries(runs)]
@@ -327,24 +322,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Returns the exit code, 1 if a run cannot be read."""
     arguments = parser().parse_args(list(words))
     out = Path(arguments.out or arguments.folders[0])
-    try:
-        runs = [history(Path(folder)) for folder in arguments.folders]
-        out.mkdir(parents=True, exist_ok=True)
-        write_bytes(out / "report.html", page(runs).encode())
-        pictures = [
-            (f"schedule-{number}.png" if len(runs) > 1 else "schedule.png", overview(run))
-            for number, run in enumerate(runs, 1)
-        ]
-        if len(runs) > 1:
-            pictures.append(("comparison.png", comparison(runs)))
-        for name, figure in pictures:
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=150)
-            write_bytes(out / name, picture.getvalue())
-    except (OSError, LogError, SettingsError, MissingError) as error:
-        return failed(error)
+    runs = [history(Path(folder)) for folder in arguments.folders]
+    out.mkdir(parents=True, exist_ok=True)
+    write_bytes(out / "report.html", page(runs).encode())
+    pictures = [
+        (f"schedule-{number}.png" if len(runs) > 1 else "schedule.png", overview(run))
+        for number, run in enumerate(runs, 1)
+    ]
+    if len(runs) > 1:
+        pictures.append(("comparison.png", comparison(runs)))
+    for name, figure in pictures:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=150)
+        write_bytes(out / name, picture.getvalue())
     print("\n".join(str(out / name) for name in ["report.html", *(name for name, _ in pictures)]))
     return 0

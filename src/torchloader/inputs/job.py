@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from dragon.infrastructure.errors import DragonError
 from torchloader.scheduling.application import Spec
 
 # Names of jobs become parts of file names.
@@ -123,7 +124,7 @@ class Mistake:
         return f"{self.file}{row}{column}: found {self.found}, expected {self.expected}"
 
 
-class InputError(ValueError):
+class InputError(DragonError, ValueError):
     """Raised for a file that cannot be used. `mistakes` are all that were found."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:

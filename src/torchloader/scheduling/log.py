@@ -20,6 +20,7 @@ from typing import Self
 import msgspec
 
 from dragon.files import append_bytes, write_bytes
+from dragon.infrastructure.errors import DragonError
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import TRANSITIONS, Application, Spec, State
 
@@ -150,7 +151,7 @@ class Records(Mapping[str, Application]):
 _log = logging.getLogger("torchloader")
 
 
-class LogError(ValueError):
+class LogError(DragonError, ValueError):
     """Raised for an invalid line of an event log; says which and why."""
 
 

@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from dragon.files import whole_file, write_bytes
+from dragon.infrastructure.errors import DragonError
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 
@@ -15,7 +16,7 @@ _SETTINGS, JOBS, LOG = "settings.json", "jobs.json", "events.jsonl"
 PRELOAD = "TORCHLOADER_PRELOAD"  # an environment variable that is set if jobs need PyTorch
 
 
-class SettingsError(ValueError):
+class SettingsError(DragonError, ValueError):
     """Raised for an invalid file of settings; says which and why."""
 
 
