@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Parser", "at_least", "checked", "discard_stdout", "end_with", "explained", "table", "worded"]
+__all__ = ["Parser", "at_least", "checked", "discard_stdout", "end_with", "explained", "need", "table", "worded"]
 
 Value = TypeVar("Value")
 
@@ -44,6 +44,14 @@ def checked(convert: Callable[[str], Value], fits: Callable[[Value], bool], expe
 def at_least(least: int) -> Callable[[str], int]:
     """Return a converter for whole numbers of at least `least`."""
     return checked(int, lambda number: number >= least, f"a whole number of at least {least}")
+
+
+def need(what: str, module: str, extra: str) -> None:
+    """Raise ModuleNotFoundError, which says how to install what `what` needs, if that module is not there."""
+    from importlib.util import find_spec  # which few commands need
+
+    if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
+        raise ModuleNotFoundError(f"{what} needs {module}: pip install 'dragon-runtime[{extra}]'")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

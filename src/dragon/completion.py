@@ -6,11 +6,9 @@ shtab is imported only when a script is requested.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from dragon.commands import Parser
+from dragon.commands import Parser, need
 
 __all__ = ["SHELLS", "parser", "print_script"]
 
@@ -54,9 +52,7 @@ def print_script(
     commands, and is called after `words` were parsed.
     """
     shell = parser(name).parse_args(list(words)).shell
-    if importlib.util.find_spec("shtab") is None:
-        print(f"{name} completion: needs shtab: pip install 'dragon-runtime[completion]'", file=sys.stderr)
-        return 1
+    need("completion", "shtab", "completion")
     import shtab
 
     # One word is a command; further ones, which belong to a program, are completed as files.

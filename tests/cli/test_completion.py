@@ -108,7 +108,7 @@ def test_an_error_names_the_missing_package(site: Site) -> None:
     program = "import sys; sys.modules['shtab'] = None; from dragon.cli.main import main; sys.exit(main({}))"
     done = site.python(program.format(["completion", "bash"]))
     assert done.returncode == 1
-    assert done.stderr == "dragon completion: needs shtab: pip install 'dragon-runtime[completion]'\n"
+    assert done.stderr == "dragon completion: completion needs shtab: pip install 'dragon-runtime[completion]'\n"
 
 
 def test_unknown_shells_are_refused(site: Site) -> None:

@@ -8,11 +8,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 
-from dragon.commands import at_least, checked
+from dragon.commands import at_least, checked, need
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import WLMS, Wanted
 
 _LAST_PORT = 65535
@@ -24,10 +22,6 @@ seconds = checked(float, lambda number: 0 < number < math.inf, "a number of seco
 port = checked(int, lambda number: 0 <= number <= _LAST_PORT, f"a TCP port: 0 to {_LAST_PORT}")
 """Convert an option's value to a TCP port; 0 for any."""
 _url = checked(str, lambda text: text.startswith(("http://", "https://")), "an address like http://HOST:4318")
-
-
-class MissingError(DragonError):
-    """Raised if a library that an option needs is not installed."""
 
 
 def add_telemetry(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +49,7 @@ def add_telemetry(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_telemetry(arguments: argparse.Namespace) -> None:
-    """Set the run's environment variables from the options. Raises MissingError."""
+    """Set the run's environment variables from the options. Raises ModuleNotFoundError."""
     told = {
         variables.TELEMETRY_LEVEL: arguments.telemetry_level,
         variables.TELEMETRY_PORT: arguments.telemetry_port,
@@ -63,19 +57,15 @@ def apply_telemetry(arguments: argparse.Namespace) -> None:
         variables.OTLP: arguments.otlp,
         variables.DASHBOARD: "1" if arguments.dashboard else None,
     }
-    _need("--telemetry", arguments.telemetry, "pyarrow", "telemetry")
-    _need("--otlp", arguments.otlp, "opentelemetry.exporter", "otlp")
+    if arguments.telemetry is not None:
+        need("--telemetry", "pyarrow", "telemetry")
+    if arguments.otlp is not None:
+        need("--otlp", "opentelemetry.exporter", "otlp")
     os.environ.update({name: str(value) for name, value in told.items() if value is not None})
     directory = variables.telemetry_directory()
     if directory is not None:
         # Absolute, since agents of other nodes have other working directories.
         os.environ[variables.TELEMETRY_DIRECTORY] = str(directory)
-
-
-def _need(option: str, value: str | None, module: str, extra: str) -> None:
-    package = module.partition(".")[0]
-    if value is not None and (find_spec(package) is None or find_spec(module) is None):
-        raise MissingError(f"{option} needs {module}: pip install 'dragon-runtime[{extra}]'")
 
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"

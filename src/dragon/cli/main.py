@@ -111,7 +111,7 @@ def _main(words: list[str]) -> int:
         os.environ[variables.GRACE] = str(arguments.grace)
     try:
         machine.apply_telemetry(arguments)
-    except machine.MissingError as error:
+    except ModuleNotFoundError as error:
         parser().error(str(error))
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
@@ -151,7 +151,7 @@ def _other_command(words: list[str]) -> int | None:
     if words[:1] == ["plan"]:
         return explained("dragon plan", lambda: do("plan", words[1:], main), DragonError)
     if words and words[0] in COMMANDS:
-        return explained(f"dragon {words[0]}", lambda: do(words[0], words[1:]), DragonError)
+        return explained(f"dragon {words[0]}", lambda: do(words[0], words[1:]), DragonError, ModuleNotFoundError)
     return None
 
 

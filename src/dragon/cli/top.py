@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragon.cli import watching
-from dragon.commands import Parser
+from dragon.commands import Parser, need
 
 if TYPE_CHECKING:
     from dragon.top import Snapshot
@@ -45,9 +44,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(words)
     if not arguments.delay >= 0.1:
         parser().error(f"--delay {arguments.delay}: the shortest is 0.1 s")
-    if importlib.util.find_spec("textual") is None:
-        print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
-        return 1
+    need("it", "textual", "telemetry")
     if not os.isatty(1):
         print("dragon top: needs a terminal; `dragon ps` and `dragon dashboard DIR` write to files", file=sys.stderr)
         return 1

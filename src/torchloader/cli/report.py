@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dragon.commands import Parser
+from dragon.commands import Parser, need
 from dragon.files import write_bytes
 from torchloader.scheduling.application import ENDED, HOLDING, Application, State
 from torchloader.scheduling.log import Event, Records, read
@@ -175,10 +175,9 @@ _ENDS = {State.FINISHED: ("o", "#22543d"), State.FAILED: ("X", "#c53030"), State
 
 def pyplot() -> ModuleType:
     """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises ModuleNotFoundError."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("pictures need matplotlib: pip install 'dragon-runtime[plots]'") from None
+    need("a picture", "matplotlib", "plots")
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

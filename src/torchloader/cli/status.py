@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragon.commands import Parser, table
+from dragon.commands import Parser, need, table
 from torchloader.cli.masters import add_run, send
 from torchloader.cli.report import history
 from torchloader.scheduling.application import ENDED
@@ -64,10 +64,9 @@ _REFRESH_INTERVAL_S = 1.0
 
 def watch(ask: Callable[[], dict[str, Any]]) -> None:
     """Show what `ask` returns until the master has ended."""
-    try:
-        from rich.live import Live
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("--watch needs rich: pip install 'dragon-runtime[telemetry]'") from None
+    need("--watch", "rich", "telemetry")
+    from rich.live import Live
+
     first = ask()
     with Live(_drawn(first), refresh_per_second=4) as live:
         for status in _again(ask, first):
