@@ -72,7 +72,7 @@ def test_the_end_of_a_job_is_recorded_although_its_master_was_killed_with_the_me
 
 
 def test_a_job_that_a_killed_master_received_but_did_not_record_is_run(cluster: Cluster) -> None:
-    early, late = cluster.job("early", 10, 0.001, 0.01, "wait"), cluster.job("late", 10, 0.001, 0.01, arrival=8)
+    early, late = cluster.job("early", 10, 0.001, 0.01, "wait"), cluster.job("late", 10, 0.001, 0.01, arrival=15)
     cluster.start(early, late, options=ALONE)
     cluster.until_state("early", "running")
     cluster.signal("master", signal.SIGSTOP)
