@@ -37,16 +37,18 @@ def test_pipes_are_duplex_by_default() -> None:
         sending.recv()
 
 
-def test_recv_blocks_until_a_message_or_the_end_of_the_pipe() -> None:
+@pytest.mark.parametrize("receive", [("recv",), ("recv_bytes",), ("recv_bytes_into", bytearray(30))])
+def test_receiving_blocks_until_a_message_or_the_end_of_the_pipe(receive: Any) -> None:
     """Blocks until there is something to receive. Raises EOFError if there is nothing left to receive and the other end
     was closed."""
     here, there = CONTEXT.Pipe()
     process = start(send_and_close, there)
     there.close()
-    assert here.recv() == "sent"
+    method, *arguments = receive
+    getattr(here, method)(*arguments)
     with pytest.raises(EOFError):
-        here.recv()
-    ended(process)
+        getattr(here, method)(*arguments)
+    assert ended(process) == 0
 
 
 def send_and_close(connection: Any) -> None:
@@ -60,27 +62,51 @@ def test_poll_waits_for_at_most_its_timeout() -> None:
     here, there = CONTEXT.Pipe()
     assert here.poll() is False
     assert here.poll(0.01) is False
-    there.send(1)
-    assert here.poll() is True
+    threading.Timer(0.05, there.send, [1]).start()
     assert here.poll(None) is True
+    assert here.poll() is True
 
 
-def test_messages_of_bytes_are_sent_and_received() -> None:
-    """Return a complete message of byte data sent from the other end of the connection as a string. If maxlength is
-    specified and the message is longer than maxlength then OSError is raised and the connection will no longer be
-    readable. If the buffer is too short then a BufferTooShort exception is raised and the complete message is
-    available as e.args[0]."""
+def test_a_part_of_a_buffer_can_be_sent() -> None:
+    """Send byte data from a bytes-like object as a complete message. If offset is given then data is read from that
+    position in buffer. If size is given then that many bytes will be read from buffer."""
     here, there = CONTEXT.Pipe()
-    there.send_bytes(b"0123456789", 2, 5)
-    assert here.recv_bytes() == b"23456"
-    buffer = bytearray(8)
-    there.send_bytes(b"abc")
-    assert here.recv_bytes_into(buffer, 4) == 3
-    assert bytes(buffer) == b"\0\0\0\0abc\0"
+    there.send_bytes(b"0123456789", 2)
+    there.send_bytes(bytearray(b"0123456789"), 2, 3)
+    there.send_bytes(memoryview(b"0123456789"))
+    assert [here.recv_bytes() for _ in range(3)] == [b"23456789", b"234", b"0123456789"]
+    for offset, size in ((11, None), (-1, None), (0, 11), (5, -1)):
+        with pytest.raises(ValueError):
+            there.send_bytes(b"0123456789", offset, size)
+
+
+def test_a_message_can_be_received_into_a_buffer() -> None:
+    """Read into buffer a complete message of byte data and return the number of bytes in the message. buffer must be a
+    writable bytes-like object. Offset must be a non-negative integer less than the length of buffer (in bytes). If the
+    buffer is too short then a BufferTooShort exception is raised and the complete message is available as e.args[0]."""
+    here, there = CONTEXT.Pipe()
+    numbers = array.array("i", [0] * 5)
+    there.send_bytes(array.array("i", range(3)))
+    assert here.recv_bytes_into(numbers, numbers.itemsize) == 3 * numbers.itemsize
+    assert list(numbers) == [0, 0, 1, 2, 0]
+    there.send_bytes(b"x")
+    for offset in (-1, 4):
+        with pytest.raises(ValueError, match="offset"):
+            here.recv_bytes_into(bytearray(3), offset)
+    assert here.recv_bytes_into(bytearray(3), 2) == 1
     there.send_bytes(b"much too long")
     with pytest.raises(mp.BufferTooShort) as caught:
         here.recv_bytes_into(bytearray(3))
     assert caught.value.args[0] == b"much too long"
+    there.send_bytes(b"x")
+    with pytest.raises((TypeError, BufferError)):
+        here.recv_bytes_into(b"not writable")
+
+
+def test_a_message_that_is_too_long_ends_receiving() -> None:
+    """If maxlength is specified and the message is longer than maxlength then OSError is raised and the connection will
+    no longer be readable."""
+    here, there = CONTEXT.Pipe()
     there.send_bytes(b"long")
     with pytest.raises(OSError, match="limit"):
         here.recv_bytes(2)
@@ -88,78 +114,31 @@ def test_messages_of_bytes_are_sent_and_received() -> None:
         here.recv_bytes()
     here.send("still writable")
     assert (there.recv(), here.closed, here.readable, here.writable) == ("still writable", False, False, True)
-
-
-def test_a_connection_that_cannot_send_is_closed_by_a_message_that_is_too_long() -> None:
-    here, there = CONTEXT.Pipe(duplex=False)
+    one_way, there = CONTEXT.Pipe(duplex=False)
     there.send_bytes(b"long")
     with pytest.raises(OSError, match="limit"):
-        here.recv_bytes(2)
-    assert here.closed
-
-
-def test_wait_returns_the_ready_connections() -> None:
-    """Wait till an object in object_list is ready. Returns the list of those objects in object_list which are ready.
-    If timeout is a float then the call blocks for at most that many seconds. A negative timeout is equivalent to a
-    zero timeout."""
-    pairs = [CONTEXT.Pipe() for _ in range(3)]
-    assert mp.connection.wait([here for here, _ in pairs], 0.01) == []
-    assert mp.connection.wait([here for here, _ in pairs], -1) == []
-    pairs[1][1].send(1)
-    assert mp.connection.wait([here for here, _ in pairs], LONG) == [pairs[1][0]]
+        one_way.recv_bytes(2)
+    assert one_way.closed  # it can neither send nor receive
 
 
 def test_any_picklable_object_can_be_sent() -> None:
     """Send an object to the other end of the connection which should be read using recv(). The object must be
-    picklable."""
+    picklable. (It is sent as the bytes of its pickle.)"""
     a, b = CONTEXT.Pipe()
     for item in ([1, None, "x"], {"a": (1.5, b"b")}, Ellipsis, range(3)):
         a.send(item)
         assert b.recv() == item
     with pytest.raises((TypeError, AttributeError, ValueError)):
         a.send(threading.Lock())
-    a.send("goes on")
-    assert b.recv() == "goes on"
+    a.send("pickled")
+    assert pickle.loads(b.recv_bytes()) == "pickled"
+    b.send_bytes(pickle.dumps("by hand"))
+    assert a.recv() == "by hand"
 
 
-def test_a_part_of_a_buffer_can_be_sent() -> None:
-    """If offset is given then data is read from that position in buffer. If size is given then that many bytes
-    will be read from buffer."""
-    a, b = CONTEXT.Pipe()
-    a.send_bytes(b"0123456789", 2)
-    a.send_bytes(bytearray(b"0123456789"), 2, 3)
-    a.send_bytes(memoryview(b"0123456789"))
-    assert [b.recv_bytes() for _ in range(3)] == [b"23456789", b"234", b"0123456789"]
-    for offset, size in ((11, None), (-1, None), (0, 11), (5, -1)):
-        with pytest.raises(ValueError):
-            a.send_bytes(b"0123456789", offset, size)
-
-
-def test_a_message_can_be_received_into_a_buffer() -> None:
-    """Read into buffer a complete message of byte data sent from the other end of the connection and return the
-    number of bytes in the message. buffer must be a writable bytes-like object. If offset is given then the
-    message will be written into the buffer from that position."""
-    a, b = CONTEXT.Pipe()
-    numbers = array.array("i", [0] * 5)
-    a.send_bytes(array.array("i", range(3)))
-    assert b.recv_bytes_into(numbers, numbers.itemsize) == 3 * numbers.itemsize
-    assert list(numbers) == [0, 0, 1, 2, 0]
-    a.send_bytes(b"x")
-    with pytest.raises((TypeError, BufferError)):
-        b.recv_bytes_into(b"not writable")
-
-
-def test_poll_without_a_timeout_waits_for_a_message() -> None:
-    """If timeout is None then an infinite timeout is used."""
-    a, b = CONTEXT.Pipe()
-    threading.Timer(0.05, a.send, [1]).start()
-    assert b.poll(None)
-    assert b.recv() == 1
-
-
-def test_a_connection_is_closed_at_the_end_of_its_with_block() -> None:
-    """Connection objects now support the context management protocol: __enter__() returns the connection object,
-    and __exit__() calls close()."""
+def test_a_connection_is_closed_at_the_end_of_its_with_block_and_when_it_is_collected() -> None:
+    """__enter__() returns the connection object, and __exit__() calls close(). This is called automatically when the
+    connection is garbage collected."""
     a, b = CONTEXT.Pipe()
     with a as entered:
         assert entered is a
@@ -168,10 +147,6 @@ def test_a_connection_is_closed_at_the_end_of_its_with_block() -> None:
         a.send(1)
     with pytest.raises(EOFError):
         b.recv()
-
-
-def test_a_connection_is_closed_when_it_is_garbage_collected() -> None:
-    """Close the connection. This is called automatically when the connection is garbage collected."""
     a, b = CONTEXT.Pipe()
     del a
     with pytest.raises(EOFError):
@@ -203,45 +178,6 @@ def test_the_descriptor_of_a_connection_can_be_polled_for_messages() -> None:
     assert b.recv() == 1
 
 
-@pytest.mark.parametrize("method", ["recv", "recv_bytes", "recv_bytes_into"])
-def test_every_receive_method_raises_eoferror_at_the_end(method: str) -> None:
-    """Blocks until there is something to receive. Raises EOFError if there is nothing left to receive and the other end
-    was closed."""
-    a, b = CONTEXT.Pipe()
-    arguments = (bytearray(3),) if method == "recv_bytes_into" else ()
-    a.send_bytes(b"\x80\x04N.")  # None, pickled
-    a.close()
-    if method != "recv_bytes_into":
-        getattr(b, method)()
-    else:
-        b.recv_bytes_into(bytearray(10))
-    with pytest.raises(EOFError):
-        getattr(b, method)(*arguments)
-
-
-def test_an_offset_outside_the_buffer_is_an_error() -> None:
-    """Offset must be a non-negative integer less than the length of buffer (in bytes)."""
-    a, b = CONTEXT.Pipe()
-    a.send_bytes(b"x")
-    for offset in (-1, 4):
-        with pytest.raises(ValueError, match="offset"):
-            b.recv_bytes_into(bytearray(3), offset)
-    assert b.recv_bytes_into(bytearray(3), 2) == 1
-
-
-def test_an_object_is_sent_as_the_bytes_of_its_pickle() -> None:
-    """a.send([1, 'hello', None]); b.recv() == [1, 'hello', None]; b.send_bytes(b'thank you'); a.recv_bytes() ==
-    b'thank you'."""
-    a, b = CONTEXT.Pipe()
-    a.send([1, "hello", None])
-    b.send_bytes(b"thank you")
-    assert (b.recv(), a.recv_bytes()) == ([1, "hello", None], b"thank you")
-    a.send("pickled")
-    assert pickle.loads(b.recv_bytes()) == "pickled"
-    b.send_bytes(pickle.dumps("by hand"))
-    assert a.recv() == "by hand"
-
-
 def test_both_ends_of_a_pipe_can_be_used_at_the_same_time() -> None:
     """Of course there is no risk of corruption from processes using different ends of the pipe at the same time."""
     a, b = CONTEXT.Pipe()
@@ -261,30 +197,23 @@ def send_and_receive(connection: Any) -> None:
 # ---- wait()
 
 
-def test_wait_accepts_connections_sockets_and_sentinels() -> None:
-    """An object can appear in object_list if it is a readable Connection object; a connected and readable
-    socket.socket object; or the sentinel attribute of a Process object."""
+def test_wait_returns_the_connections_sockets_and_sentinels_that_are_ready() -> None:
+    """Wait till an object in object_list is ready: a readable Connection object; a connected and readable socket; or
+    the sentinel attribute of a Process object. A connection or socket object is ready when there is data available to
+    be read from it, or the other end has been closed. A negative timeout is equivalent to a zero timeout."""
     process = start(time.sleep, 60)
-    (a, b), (mine, theirs) = CONTEXT.Pipe(), socket.socketpair()
+    (a, b), (c, d), (mine, theirs) = CONTEXT.Pipe(), CONTEXT.Pipe(), socket.socketpair()
     with mine, theirs:
-        objects = [b, mine, process.sentinel]
-        assert mp.connection.wait(objects, 0) == []
+        objects = [b, d, mine, process.sentinel]
+        for timeout in (0, 0.01, -1):
+            assert mp.connection.wait(objects, timeout) == []
         a.send(1)
         assert mp.connection.wait(objects, LONG) == [b]
+        c.close()
         theirs.send(b"x")
         process.kill()
         process.join(LONG)
         assert set(mp.connection.wait(objects, LONG)) == set(objects)
-
-
-def test_wait_returns_a_connection_whose_other_end_was_closed() -> None:
-    """A connection or socket object is ready when there is data available to be read from it, or the other end has been
-    closed."""
-    a, b = CONTEXT.Pipe()
-    a.close()
-    assert mp.connection.wait([b], LONG) == [b]
-    with pytest.raises(EOFError):
-        b.recv()
 
 
 def test_wait_continues_after_a_signal() -> None:
@@ -305,29 +234,3 @@ def wait_while_signalled(connection: Any) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: connection.send("signalled"))
     connection.send("waiting")
     assert mp.connection.wait([connection], LONG) == [connection]
-
-
-def test_wait_returns_messages_of_several_processes() -> None:
-    """The following code uses wait() to wait for messages from multiple processes at once. (The writable end is closed
-    by who has started the process, so that the process is the only one that owns a handle for it.)"""
-    readers, processes, messages = [], [], []
-    for _ in range(3):
-        reader, writer = CONTEXT.Pipe(duplex=False)
-        readers.append(reader)
-        processes.append(start(send_numbers, writer))
-        writer.close()
-    while readers:
-        for reader in mp.connection.wait(readers, LONG):
-            try:
-                messages.append(reader.recv())
-            except EOFError:
-                readers.remove(reader)
-    names = [process.name for process in processes]
-    assert sorted(messages) == sorted((number, name) for number in range(10) for name in names)
-    assert [ended(process) for process in processes] == [0, 0, 0]
-
-
-def send_numbers(connection: Any) -> None:
-    for number in range(10):
-        connection.send((number, mp.current_process().name))
-    connection.close()

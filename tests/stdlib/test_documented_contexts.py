@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 
 
 def test_the_start_methods_are_listed_and_that_of_a_context_is_returned() -> None:
-    """Returns a list of the supported start methods, the first of which is the default. get_start_method(): return
-    the name of start method used for starting processes."""
+    """Returns a list of the supported start methods. get_context(): if method is None then the default context is
+    returned (that of a context is itself); ValueError is raised if the specified start method is not available."""
     assert {"fork", "spawn", "forkserver", "dragon"} <= set(mp.get_all_start_methods())
     assert CONTEXT.get_start_method() == "dragon"
-
-
-def test_a_context_of_an_unknown_start_method_is_refused() -> None:
-    """ValueError is raised if the specified start method is not available."""
+    assert CONTEXT.get_context() is CONTEXT
+    assert CONTEXT.get_context("spawn") is mp.get_context("spawn")
     with pytest.raises(ValueError, match="cannot find context for 'none'"):
-        mp.get_context("none")
+        CONTEXT.get_context("none")
 
 
 def test_a_context_has_the_same_attributes_as_the_module() -> None:
@@ -70,12 +68,6 @@ def test_the_start_method_can_be_set_only_once(site: Site) -> None:
         "context has already been set",
         "spawn None multiprocessing.queues",
     ], result.stderr
-
-
-def test_get_context_without_a_method_returns_the_context_itself() -> None:
-    """If method is None then the default context is returned. (That of a context is itself.)"""
-    assert CONTEXT.get_context() is CONTEXT
-    assert CONTEXT.get_context("spawn") is mp.get_context("spawn")
 
 
 def test_several_start_methods_can_be_used_in_one_program() -> None:
@@ -114,24 +106,23 @@ def test_cpu_count_is_the_number_of_usable_cpus_of_the_run() -> None:
     assert CONTEXT.cpu_count() == len(os.sched_getaffinity(0))
 
 
-def test_parent_process_returns_the_parent_of_a_process() -> None:
-    """Return the Process object corresponding to the parent process of the current_process()."""
-    box = CONTEXT.Queue()
-    process = start(tell_of_parent, box)
-    assert box.get(timeout=LONG) == ("MainProcess", os.getpid(), True)
-    assert ended(process) == 0
-
-
-def tell_of_parent(box: Any) -> None:
-    parent: Any = mp.parent_process()
-    box.put((parent.name, parent.pid, parent.is_alive()))
+def test_functions_for_other_start_methods_have_no_effect() -> None:
+    """Calling freeze_support() has no effect when invoked on any operating system other than Windows. set_executable()
+    sets the path of the interpreter for a child. (Here it has no effect: processes are forked.)"""
+    assert CONTEXT.freeze_support() is None
+    CONTEXT.set_executable("/nowhere/python")
+    try:
+        assert ended(start(time.sleep, 0)) == 0
+    finally:
+        CONTEXT.set_executable(sys.executable)
 
 
 def test_a_process_can_observe_the_end_of_its_parent() -> None:
-    """Return the Process object corresponding to the parent process. (It is joined like any other.)"""
+    """parent_process(): return the Process object corresponding to the parent process. (It is joined like any
+    other.)"""
     box = CONTEXT.Queue()
     process = start(parent_of_a_waiter, box)
-    assert box.get(timeout=LONG) is True
+    assert box.get(timeout=LONG) == (process.name, process.pid, True)
     process.kill()
     assert ended(process) == -9
     assert box.get(timeout=LONG) is False
@@ -144,24 +135,9 @@ def parent_of_a_waiter(box: Any) -> None:
 
 def wait_for_parent(box: Any) -> None:
     parent: Any = mp.parent_process()
-    box.put(parent.is_alive())
+    box.put((parent.name, parent.pid, parent.is_alive()))
     parent.join(LONG)
     box.put(parent.is_alive())
-
-
-def test_freezing_support_has_no_effect() -> None:
-    """Calling freeze_support() has no effect when invoked on any operating system other than Windows."""
-    assert CONTEXT.freeze_support() is None
-
-
-def test_set_executable_has_no_effect() -> None:
-    """set_executable(): set the path of the Python interpreter to use when starting a child process. Supported on POSIX
-    when the 'spawn' start method is used. (Here it has no effect: processes are forked.)"""
-    CONTEXT.set_executable("/nowhere/python")
-    try:
-        assert ended(start(time.sleep, 0)) == 0
-    finally:
-        CONTEXT.set_executable(sys.executable)
 
 
 # ---- logging
@@ -236,14 +212,6 @@ def use_later(results: Any, lock: Any, box: Any, value: Any) -> None:
     time.sleep(0.1)
     box.put("item")
     results.put((lock.acquire(), box.get(), value.value))
-
-
-def test_a_process_that_put_a_large_message_can_be_joined_before_the_get() -> None:
-    """An example which will deadlock is the following: a process puts 'X' * 1000000, and is joined before the queue is
-    read. (Not here: what is put is in the queue.)"""
-    box = CONTEXT.Queue()
-    assert ended(start(box.put, "X" * 1000000)) == 0
-    assert len(box.get()) == 1000000
 
 
 def test_attributes_of_a_subclass_of_process_are_sent() -> None:

@@ -15,12 +15,12 @@ from multiprocessing.managers import BaseManager
 from typing import Any
 
 import pytest
-from documented import CONTEXT, LONG
+from documented import CONTEXT, LONG, ended, start
 
 
 def test_a_manager_runs_in_a_process_of_its_own_until_it_is_shut_down() -> None:
-    """Start a subprocess to start the manager. Stop the process used by the manager. This can be called multiple
-    times."""
+    """Start a subprocess to start the manager. Stop the process used by the manager. This can be called multiple times.
+    Manager processes will be shutdown as soon as they are garbage collected."""
     manager = CONTEXT.Manager()
     numbers = manager.list([1])
     assert numbers._callmethod("__len__") == 1
@@ -29,43 +29,16 @@ def test_a_manager_runs_in_a_process_of_its_own_until_it_is_shut_down() -> None:
     manager.shutdown()
     manager.shutdown()
     assert not process.is_alive()
+    manager = CONTEXT.Manager()
+    process = manager._process
+    del manager
+    gc.collect()
+    assert ended(process) is not None
 
 
 class Counter:
-    def __init__(self, start: int) -> None:
-        self.count = start
-
-    def add(self, more: int) -> int:
-        self.count += more
-        return self.count
-
-    def _hidden(self) -> str:
-        return "hidden"
-
-
-class Manager(BaseManager):
-    pass
-
-
-Manager.register("Counter", Counter)
-
-
-Manager.register("Bare", Counter, exposed=("_hidden",))
-
-
-def test_a_client_with_the_key_connects_to_a_server() -> None:
-    """Connect a local manager object to a remote manager process. (A wrong authkey raises AuthenticationError.)"""
-    with Manager(("127.0.0.1", 0), b"key", ctx=CONTEXT) as server:
-        other = Manager(server.address, b"key")
-        other.connect()
-        assert other.Counter(1).add(1) == 2  # type: ignore[attr-defined]
-        with pytest.raises(mp.AuthenticationError):
-            Manager(server.address, b"wrong").connect()
-
-
-class Count:
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, count: int = 0) -> None:
+        self._count = count
 
     def increment(self, by: int = 1) -> int:
         self._count += by
@@ -75,11 +48,11 @@ class Count:
         raise KeyError("here")
 
 
-class OwnManager(BaseManager):
+class Manager(BaseManager):
     pass
 
 
-OwnManager.register("Counter", Count)
+Manager.register("Counter", Counter)
 
 
 def increment(counter: Any, count: int) -> None:
@@ -90,48 +63,34 @@ def increment(counter: Any, count: int) -> None:
 def test_registered_classes_are_shared() -> None:
     """A classmethod which can be used for registering a type or callable with the manager class. (The example of the
     documentation.) If an exception is raised by the call then it is re-raised by _callmethod()."""
-    with OwnManager(ctx=CONTEXT) as manager:
+    with Manager(ctx=CONTEXT) as manager:
         counter = manager.Counter()  # type: ignore[attr-defined]
-        processes = [CONTEXT.Process(target=increment, args=(counter, 5)) for _ in range(2)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(LONG)
+        processes = [start(increment, counter, 5) for _ in range(2)]
+        assert [ended(process) for process in processes] == [0, 0]
         assert counter.increment(0) == 10
         with pytest.raises(KeyError, match="here"):
             counter.fail()
 
 
+def test_a_client_with_the_key_connects_to_a_server() -> None:
+    """Connect a local manager object to a remote manager process. (A wrong authkey raises AuthenticationError.)"""
+    with Manager(("127.0.0.1", 0), b"key", ctx=CONTEXT) as server:
+        other = Manager(server.address, b"key")
+        other.connect()
+        assert other.Counter(1).increment(1) == 2  # type: ignore[attr-defined]
+        with pytest.raises(mp.AuthenticationError):
+            Manager(server.address, b"wrong").connect()
+
+
 # ---- the server and its process
 
 
-def started(target: Any, *args: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args)
-    process.start()
-    return process
-
-
-def test_a_manager_is_shut_down_when_it_is_garbage_collected() -> None:
-    """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
-    manager = CONTEXT.Manager()
-    process = manager._process
-    del manager
-    gc.collect()
-    process.join(LONG)
-    assert process.exitcode is not None
-
-
-def test_a_manager_ends_with_the_process_that_made_it() -> None:
+def test_a_manager_ends_with_the_process_that_made_it(wait_until: Any) -> None:
     """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
     box = CONTEXT.Queue()
-    process = started(leave_a_manager, box)
+    assert ended(start(leave_a_manager, box)) == 0
     pid = box.get(timeout=LONG)
-    process.join(LONG)
-    assert process.exitcode == 0
-    deadline = time.monotonic() + LONG
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{pid}")
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def leave_a_manager(box: Any) -> None:
@@ -158,9 +117,9 @@ def test_several_processes_use_the_server_of_another_process() -> None:
     Another client can also use it. Local processes can also access that queue. (callable can be left as None where a
     manager instance will be connected to the server.)"""
     box, shared = CONTEXT.Queue(), CONTEXT.Queue()
-    server = started(serve_queue, box, shared)
+    server = start(serve_queue, box, shared)
     address = box.get(timeout=LONG)
-    client = started(put_there, address)
+    client = start(put_there, address)
     assert shared.get(timeout=LONG) == "hello"
     shared.put("local hello")
     manager = QueueManager(address, b"abracadabra")

@@ -27,21 +27,14 @@ def sleep(seconds: float = 60) -> None:
 
 def test_the_sentinel_becomes_ready_at_the_end() -> None:
     """A numeric handle of a system object which will become "ready" when the process ends. You can use this value if
-    you want to wait on several events at once using multiprocessing.connection.wait()."""
-    processes = [start(sleep, 0), start(sleep)]
-    assert mp.connection.wait([p.sentinel for p in processes], LONG) == [processes[0].sentinel]
-    processes[1].terminate()
-    assert mp.connection.wait([processes[1].sentinel], LONG) == [processes[1].sentinel]
-    for process in processes:
-        process.join(LONG)
-
-
-def test_terminate_and_kill_send_their_signals() -> None:
-    """On POSIX this is done using the SIGTERM signal. Same as terminate() but using the SIGKILL signal on POSIX."""
-    first, second = start(sleep), start(sleep)
-    first.terminate()
-    second.kill()
-    assert (ended(first), ended(second)) == (-signal.SIGTERM, -signal.SIGKILL)
+    you want to wait on several events at once using multiprocessing.connection.wait(). terminate(): on POSIX this is
+    done using the SIGTERM signal. kill(): the same but using the SIGKILL signal."""
+    first, second, third = start(sleep, 0), start(sleep), start(sleep)
+    assert mp.connection.wait([p.sentinel for p in (first, second, third)], LONG) == [first.sentinel]
+    second.terminate()
+    assert mp.connection.wait([second.sentinel, third.sentinel], LONG) == [second.sentinel]
+    third.kill()
+    assert [ended(p) for p in (first, second, third)] == [0, -signal.SIGTERM, -signal.SIGKILL]
 
 
 def test_descendants_are_not_terminated() -> None:

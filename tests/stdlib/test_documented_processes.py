@@ -19,19 +19,8 @@ import pytest
 from documented import CONTEXT, LONG, ended, start
 
 
-def describe(box: Any) -> None:
-    current = mp.current_process()
-    parent = mp.parent_process()
-    box.put((current.name, current.daemon, bytes(current.authkey), parent and parent.pid, os.getpid()))
-
-
 def sleep(seconds: float = 60) -> None:
     time.sleep(seconds)
-
-
-def leave(code: Any) -> None:
-
-    sys.exit(code)
 
 
 def fail() -> None:
@@ -41,17 +30,22 @@ def fail() -> None:
 
 
 def tell_ids(box: Any) -> None:
-    box.put((os.getpid(), threading.main_thread().native_id, threading.get_native_id(), threading.get_ident()))
+    thread, current, parent = threading.main_thread(), mp.current_process(), mp.parent_process()
+    ids = os.getpid(), thread.native_id, threading.get_native_id(), threading.get_ident()
+    box.put((*ids, current.name, parent and parent.pid))
 
 
 def test_the_main_thread_of_a_process_has_the_process_id() -> None:
-    """threading: the native integral thread ID of this thread. (Of a main thread on Linux it is the process id.)"""
+    """threading: the native integral thread ID of this thread. (Of a main thread on Linux it is the process id.)
+    current_process(): return the Process object corresponding to the current process."""
     box = CONTEXT.Queue()
     process = start(tell_ids, box)
-    pid, known, native, ident = box.get(timeout=LONG)
+    pid, known, native, ident, name, parent = box.get(timeout=LONG)
     assert (pid, known, native) == (process.pid,) * 3
-    assert ident
+    assert (name, parent, bool(ident)) == (process.name, os.getpid(), True)
     assert ended(process) == 0
+    assert process not in mp.active_children()
+    assert (mp.parent_process(), mp.current_process().name) == (None, "MainProcess")
 
 
 def test_run_is_called_in_the_process() -> None:
@@ -74,25 +68,17 @@ class Overridden(CONTEXT.Process):  # type: ignore[misc, name-defined]
 
 def test_join_returns_none_and_can_be_called_repeatedly() -> None:
     """Note that the method returns None if its process terminates or if the method times out. A process can be joined
-    many times."""
-    process = start(sleep)
-    assert process.join(0.01) is None
-    assert process.exitcode is None
-    process.kill()
-    assert process.join(LONG) is None
-    assert process.join() is None
-
-
-def test_a_process_is_alive_from_its_start_until_its_end() -> None:
-    """Roughly, a process object is alive from the moment the start() method returns until the child process
-    terminates."""
+    many times. A process object is alive from the moment the start() method returns until the child process
+    terminates. Process objects cannot be pickled but for a start."""
     process = CONTEXT.Process(target=sleep)
     assert not process.is_alive()
     process.start()
-    assert process.is_alive()
+    assert process.join(0.01) is None
+    assert (process.exitcode, process.is_alive()) == (None, True)
     process.kill()
-    process.join(LONG)
-    assert not process.is_alive()
+    assert (process.join(LONG), process.join(), process.is_alive()) == (None, None, False)
+    with pytest.raises((TypeError, RuntimeError, pickle.PicklingError)):
+        pickle.dumps(process)
 
 
 def test_daemons_may_not_have_children() -> None:
@@ -110,80 +96,46 @@ def try_child(box: Any) -> None:
         box.put(type(error).__name__)
 
 
-@pytest.mark.parametrize(
-    ("target", "args", "code"),
-    [
-        (sleep, (0,), 0),
-        (leave, (3,), 3),
-        (leave, (None,), 0),
-        (leave, (True,), 1),
-        (fail, (), 1),
-        (os.kill, (0, 0), 0),
-    ],
-)
-def test_exit_codes_of_returns_exits_and_errors(target: Any, args: tuple[Any, ...], code: int) -> None:
+def test_exit_codes_of_returns_exits_and_errors() -> None:
     """If the child's run() method returned normally, the exit code will be 0. If it terminated via sys.exit() with an
     integer argument N, the exit code will be N. If the child terminated due to an exception not caught within run(),
-    the exit code will be 1."""
-    assert ended(start(target, *args)) == code
+    the exit code will be 1. If it was terminated by signal N, -N. (target defaults to None: nothing is called.)"""
+    cases: list[tuple[Any, tuple[Any, ...], int]] = [
+        (None, (), 0),
+        (sleep, (0,), 0),
+        (sys.exit, (3,), 3),
+        (sys.exit, (None,), 0),
+        (sys.exit, (True,), 1),
+        (fail, (), 1),
+        *((end_by, (number,), -number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1)),
+    ]
+    processes = [start(target, *args) for target, args, _ in cases]
+    assert [ended(process) for process in processes] == [code for *_, code in cases]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1])
-def test_exit_codes_of_signals(number: int) -> None:
-    """If it was terminated by signal N, the exit code will be the negative value -N."""
-    process = start(sleep)
-    os.kill(process.pid, number)
-    assert ended(process) == -number
+def end_by(number: int) -> None:
+    os.kill(os.getpid(), number)
 
 
 def test_authentication_keys_are_inherited_and_can_be_set() -> None:
     """When a Process object is created, it will inherit the authentication key of its parent process, although this may
     be changed by setting authkey to another byte string."""
-    box = CONTEXT.Queue()
-    ended(start(describe, box))
-    assert box.get(timeout=LONG)[2] == bytes(mp.current_process().authkey)
-    process = CONTEXT.Process(target=describe, args=(box,))
-    process.authkey = b"another"
-    process.start()
-    assert box.get(timeout=LONG)[2] == b"another"
-    ended(process)
+    box, own = CONTEXT.Queue(), bytes(mp.current_process().authkey)
+    for key in (own, b"another"):
+        process = CONTEXT.Process(target=tell_key, args=(box,))
+        assert process.authkey == own
+        if key != own:
+            process.authkey = key
+        process.start()
+        assert box.get(timeout=LONG) == key
+        assert ended(process) == 0
 
 
-def test_module_functions() -> None:
-    """active_children(): Return list of all live children of the current process. current_process(): Return the Process
-    object corresponding to the current process. parent_process(): for the main process, parent_process will be
-    None."""
-    box = CONTEXT.Queue()
-    process = start(describe, box)
-    name, _, _, parent, pid = box.get(timeout=LONG)
-    assert (name, parent, pid) == (process.name, os.getpid(), process.pid)
-    ended(process)
-    assert process not in mp.active_children()
-    assert mp.parent_process() is None
-    assert mp.current_process().name == "MainProcess"
-
-
-def test_pickled_process_objects_are_refused() -> None:
-    """Process objects cannot be pickled but for a start."""
-    with pytest.raises((TypeError, RuntimeError, pickle.PicklingError)):
-        pickle.dumps(start_nothing())
-
-
-def start_nothing() -> Any:
-    process = start(sleep, 0)
-    process.join(LONG)
-    return process
+def tell_key(box: Any) -> None:
+    box.put(bytes(mp.current_process().authkey))
 
 
 # ---- the constructor
-
-
-def test_a_process_without_a_target_ends_without_error() -> None:
-    """target is the callable object to be invoked by the run() method. It defaults to None, meaning nothing is
-    called."""
-    process = CONTEXT.Process()
-    process.start()
-    assert ended(process) == 0
 
 
 def test_arguments_are_a_list_or_a_tuple_and_a_dictionary() -> None:

@@ -1,4 +1,4 @@
-"""Guarantees of the standard library's documentation for proxies.
+"""Guarantees of the standard library's documentation for the objects of managers and their proxies.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -6,15 +6,15 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import gc
-import os
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.managers import BaseManager, BaseProxy, RemoteError
 from typing import Any
 
 import pytest
-from documented import CONTEXT, LONG
+from documented import CONTEXT, LONG, ended, start
 
 
 @pytest.fixture(scope="module")
@@ -23,59 +23,71 @@ def manager() -> Iterator[Any]:
         yield manager
 
 
-def append(numbers: Any, nested: Any) -> None:
-    numbers.append(os.getpid())
-    nested[0].append("from a process")
+def test_a_manager_creates_the_documented_types(manager: Any) -> None:
+    """A manager returned by Manager() will support types list, dict, Namespace, Lock, RLock, Semaphore,
+    BoundedSemaphore, Condition, Event, Barrier, Queue, Value and Array."""
+    for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"):
+        with getattr(manager, name)():
+            pass
+    event, box = manager.Event(), manager.Queue()
+    event.set()
+    box.put(1)
+    assert (event.is_set(), box.get(), manager.Barrier(1).wait()) == (True, 1, 0)
+    assert (manager.Value("i", 3).value, manager.Array("i", [1, 2])[1], manager.Namespace(x=5).x) == (3, 2, 5)
+    assert repr(manager.list([1])).startswith("<ListProxy")
+    assert str(manager.list([1])) == "[1]"
 
 
-def test_proxies_can_be_sent_to_processes_and_contain_each_other(manager: Any) -> None:
-    """An important feature of proxy objects is that they are picklable so they can be passed between processes. As
-    such, a referent can contain proxy objects. This permits nesting of these managed lists, dicts, and other proxy
-    objects."""
-    numbers, nested = manager.list(), manager.list([manager.list()])
-    process = CONTEXT.Process(target=append, args=(numbers, nested))
-    process.start()
+def test_processes_change_objects_of_a_manager(manager: Any) -> None:
+    """A manager object returned by Manager() controls a server process which holds Python objects and allows other
+    processes to manipulate them using proxies, which are picklable. As such, a referent can contain proxy objects.
+    (There is never a problem with different processes using the same proxy.)"""
+    names, numbers = manager.dict(), manager.list([manager.list()])
+    processes = [start(change, names, numbers, name) for name in range(3)]
+    assert [ended(process) for process in processes] == [0, 0, 0]
+    assert names.copy() == {0: "0", 1: "1", 2: "2"}
+    assert sorted(numbers[0]) == sorted([0, 1, 2] * 20)
+
+
+def change(names: Any, numbers: Any, name: int) -> None:
+    names[name] = str(name)
+    for _ in range(20):
+        numbers[0].append(name)
+
+
+def test_a_condition_of_a_manager_takes_a_lock_of_it(manager: Any) -> None:
+    """If lock is supplied then it should be a proxy for a threading.Lock or threading.RLock object. The wait_for()
+    method was added."""
+    lock = manager.Lock()
+    condition, names = manager.Condition(lock), manager.Namespace(ready=False)
+    process = start(notify, condition, names)
+    with condition:
+        assert lock.acquire(False) is False
+        assert condition.wait_for(lambda: names.ready, LONG)
     process.join(LONG)
-    assert (list(numbers), list(nested[0])) == ([process.pid], ["from a process"])
 
 
-def test_the_methods_of_lists_and_dictionaries(manager: Any) -> None:
-    """list(), list(sequence): create a shared list object and return a proxy for it. dict(), dict(mapping),
-    dict(sequence): create a shared dict object and return a proxy for it."""
-    numbers = manager.list([3, 1, 2])
-    numbers.sort()
-    numbers.extend([5])
-    numbers *= 2
-    numbers += [9]
-    assert (list(numbers), 9 in numbers, numbers.pop(), numbers.index(5), len(numbers)) == (
-        [1, 2, 3, 5, 1, 2, 3, 5, 9],
-        True,
-        9,
-        3,
-        8,
-    )
-    names = manager.dict([("a", 1)])
-    names.update(b=2)
-    assert (names.pop("a"), names.setdefault("c", 3), dict(names), sorted(names.keys()), "b" in names) == (
-        1,
-        3,
-        {"b": 2, "c": 3},
-        ["b", "c"],
-        True,
-    )
+def notify(condition: Any, names: Any) -> None:
+    with condition:
+        names.ready = True
+        condition.notify_all()
 
 
-def test_proxies_nest_and_changes_of_mutable_values_are_not_seen() -> None:
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="managers have sets from Python 3.14 on")
+def test_a_manager_shares_a_set(manager: Any) -> None:
+    """set(), set(sequence), set(mapping): create a shared set object and return a proxy for it."""
+    numbers = manager.set([1, 2])
+    start(numbers.add, 3).join(LONG)
+    assert numbers.copy() == {1, 2, 3}
+
+
+def test_changes_of_contained_proxies_are_seen_and_those_of_mutable_values_not(manager: Any) -> None:
     """If standard (non-proxy) list or dict objects are contained in a referent, modifications to those mutable values
     will not be propagated through the manager. A shared object can contain multiple shared objects."""
-    with CONTEXT.Manager() as manager:
-        inner = manager.list([1])
-        outer = manager.dict(inner=inner, plain=[1])
-        outer["inner"].append(2)
-        outer["plain"].append(2)
-        assert (list(outer["inner"]), outer["plain"]) == ([1, 2], [1])
-        assert repr(manager.list([1])).startswith("<ListProxy")
-        assert str(manager.list([1])) == "[1]"
+    outer = manager.dict(inner=manager.list([1]), plain=[1])
+    outer["inner"].append(2)
+    outer["plain"].append(2)
+    assert (list(outer["inner"]), outer["plain"]) == ([1, 2], [1])
 
 
 class Numbers:
@@ -142,12 +154,14 @@ def test_a_method_may_return_a_proxy(own: Any) -> None:
     assert type(numbers.last()) is int
 
 
-def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
-    """If some other exception is raised in the manager's process then this is converted into a RemoteError exception
-    and is raised by _callmethod()."""
+def test_arguments_and_results_that_cannot_be_sent_are_errors(own: Any) -> None:
+    """Ensure that the arguments to the methods of proxies are picklable. If some other exception is raised in the
+    manager's process then this is converted into a RemoteError exception and is raised by _callmethod()."""
     numbers = own.Numbers()
     with pytest.raises(RemoteError, match="lock"):
         numbers.locks()
+    with pytest.raises(TypeError, match="lock"):
+        numbers.below(threading.Lock())
     assert numbers.last() == 3
 
 
@@ -155,9 +169,10 @@ def test_an_object_without_proxies_is_deleted(own: Any) -> None:
     """A proxy object uses a weakref callback so that when it gets garbage collected it deregisters itself from the
     manager which owns its referent. A shared object gets deleted from the manager process when there are no longer any
     proxies referring to it."""
-    box = CONTEXT.Queue()
+    box, (there, here) = CONTEXT.Queue(), CONTEXT.Pipe()
     proxy = own.Numbers(box)
-    other = own_copy(proxy)
+    there.send(proxy)
+    other = here.recv()
     del proxy
     gc.collect()
     with pytest.raises(queue.Empty):
@@ -166,34 +181,3 @@ def test_an_object_without_proxies_is_deleted(own: Any) -> None:
     del other
     gc.collect()
     assert box.get(timeout=LONG) == "deleted"
-
-
-def own_copy(proxy: Any) -> Any:
-    there, here = CONTEXT.Pipe()
-    there.send(proxy)
-    return here.recv()
-
-
-def test_several_processes_can_use_one_proxy(manager: Any) -> None:
-    """(There is never a problem with different processes using the same proxy.)"""
-    numbers = manager.list()
-    processes = [CONTEXT.Process(target=append_many, args=(numbers,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LONG)
-    assert len(numbers) == 60
-
-
-def append_many(numbers: Any) -> None:
-    for _ in range(20):
-        numbers.append(1)
-
-
-def test_arguments_that_cannot_be_pickled_are_an_error(manager: Any) -> None:
-    """Ensure that the arguments to the methods of proxies are picklable."""
-    numbers = manager.list()
-    with pytest.raises(TypeError, match="lock"):
-        numbers.append(threading.Lock())
-    numbers.append(1)
-    assert numbers[:] == [1]

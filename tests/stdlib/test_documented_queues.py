@@ -41,21 +41,19 @@ def test_put_and_get_raise_full_and_empty_at_their_timeout(kind: str) -> None:
     assert (box.qsize(), box.full(), box.empty(), box.get()) == (1, True, False, "item")
 
 
-def test_put_and_get_on_a_closed_queue_are_errors() -> None:
-    """If the queue is closed, ValueError is raised."""
-    box = CONTEXT.Queue()
+def test_a_closed_queue_cannot_be_used() -> None:
+    """If the queue is closed, ValueError is raised. SimpleQueue: get(), put() and empty() methods must no longer be
+    called."""
+    box, simple = CONTEXT.Queue(), CONTEXT.SimpleQueue()
     box.close()
     box.join_thread()
+    simple.close()
     for call in (lambda: box.put(1), lambda: box.get(False)):
         with pytest.raises(ValueError, match="closed"):
             call()
-
-
-def test_messages_of_one_process_arrive_in_order() -> None:
-    """If a process puts several objects they come in that order (queues are first-in first-out)."""
-    box = CONTEXT.Queue()
-    ended(start(put, box, *range(100)))
-    assert [box.get(timeout=LONG) for _ in range(100)] == list(range(100))
+    for call in (simple.get, simple.empty, lambda: simple.put(1)):
+        with pytest.raises(OSError, match="closed"):
+            call()
 
 
 def test_join_waits_for_all_tasks() -> None:
@@ -102,9 +100,9 @@ def get_until_none(box: Any, results: Any) -> None:
     results.put(list(iter(box.get, None)))
 
 
-def test_put_blocks_until_a_slot_is_free() -> None:
+def test_put_and_get_block_until_there_is_a_slot_or_an_item() -> None:
     """If the optional argument block is True (the default) and timeout is None (the default), block if necessary until
-    a free slot is available."""
+    a free slot is available (put), until an item is available (get)."""
     box, done = CONTEXT.Queue(1), threading.Event()
     box.put(1)
     thread = threading.Thread(target=lambda: (box.put(2), done.set()))
@@ -114,15 +112,8 @@ def test_put_blocks_until_a_slot_is_free() -> None:
     assert done.wait(LONG)
     assert box.get() == 2
     thread.join(LONG)
-
-
-def test_get_blocks_until_there_is_an_item() -> None:
-    """Remove and return an item from the queue. If optional args block is True (the default) and timeout is None (the
-    default), block if necessary until an item is available."""
-    box = CONTEXT.Queue()
     threading.Timer(0.05, box.put, ["item"]).start()
     assert box.get() == "item"
-    assert box.empty()
 
 
 def test_a_size_below_one_is_no_limit() -> None:
@@ -191,13 +182,3 @@ def test_a_simple_queue_is_used_by_several_processes() -> None:
 
 def hand_back(box: Any, back: Any) -> None:
     back.put(box.get())
-
-
-def test_a_closed_simple_queue_cannot_be_used() -> None:
-    """A queue must not be used anymore after it is closed. For example, get(), put() and empty() methods must no longer
-    be called."""
-    box = CONTEXT.SimpleQueue()
-    box.close()
-    for call in (box.get, box.empty, lambda: box.put(1)):
-        with pytest.raises(OSError, match="closed"):
-            call()

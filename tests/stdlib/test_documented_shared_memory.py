@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from multiprocessing.managers import SharedMemoryManager
-from multiprocessing.shared_memory import ShareableList, SharedMemory
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import pytest
@@ -23,53 +23,6 @@ def block() -> Iterator[SharedMemory]:
     finally:
         memory.close()
         memory.unlink()
-
-
-def test_shared_memory_has_a_name_and_a_size() -> None:
-    """Creates a new shared memory block or attaches to an existing one. The size may be larger than requested."""
-    memory = SharedMemory(create=True, size=10)
-    try:
-        other = SharedMemory(memory.name)
-        memory.buf[:3] = b"abc"
-        assert bytes(other.buf[:3]) == b"abc"
-        assert other.size >= 10
-        other.close()
-        with pytest.raises(FileExistsError):
-            SharedMemory(memory.name, create=True, size=1)
-    finally:
-        memory.close()
-        memory.unlink()
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(memory.name)
-
-
-def test_a_shareable_list_is_shared_by_its_name() -> None:
-    """Provides a mutable list-like object where all values stored within are stored in a shared memory block. They
-    cannot change their overall length and do not support slicing."""
-    items = ShareableList(["howdy", b"HoWdY", -273.154, 100, None, True, 42])
-    try:
-        other = ShareableList(name=items.shm.name)
-        items[3] = 5
-        assert (other[3], len(other), other.count(True), other.index(42)) == (5, 7, 1, 6)
-        with pytest.raises(ValueError, match="exceeds"):
-            items[0] = "much longer than before"
-        other.shm.close()
-    finally:
-        items.shm.close()
-        items.shm.unlink()
-
-
-def write(name: str, data: bytes) -> None:
-    memory = SharedMemory(name)
-    memory.buf[: len(data)] = data
-    memory.close()
-
-
-def test_a_process_writes_into_memory_by_its_name(block: SharedMemory) -> None:
-    """In this way, one process can create a shared memory block with a particular name and a different process can
-    attach to that same shared memory block using that same name."""
-    assert ended(start(write, block.name, b"howdy")) == 0
-    assert bytes(block.buf[:5]) == b"howdy"
 
 
 def test_a_process_accesses_memory_that_it_receives(block: SharedMemory) -> None:
@@ -132,32 +85,21 @@ def double(items: Any, first: int, last: int) -> None:
         items[index] *= 2
 
 
-def test_a_manager_of_memory_is_a_process_until_its_shutdown() -> None:
-    """A call to start() on a SharedMemoryManager instance causes a new process to be started. To trigger the release of
-    all shared memory blocks managed by that process, call shutdown() on the instance."""
-    manager = SharedMemoryManager(ctx=CONTEXT)
+def test_a_manager_of_memory_serves_other_processes_until_its_shutdown() -> None:
+    """A call to start() on a SharedMemoryManager instance causes a new process to be started. Other processes connect
+    to it by its address and authkey. To trigger the release of all shared memory blocks managed by that process, call
+    shutdown() on the instance."""
+    box = CONTEXT.Queue()
+    manager = SharedMemoryManager(("127.0.0.1", 0), b"key", ctx=CONTEXT)
     manager.start()
-    memory, items = manager.SharedMemory(size=128), manager.ShareableList("alpha")
-    assert memory.size >= 128
-    assert list(items) == ["a", "l", "p", "h", "a"]
-    process = manager._process
+    assert list(manager.ShareableList("alpha")) == ["a", "l", "p", "h", "a"]
+    assert ended(start(create_there, manager.address, box)) == 0
+    name, process = box.get(timeout=LONG), manager._process
+    memory = SharedMemory(name)
+    assert bytes(memory.buf[:5]) == b"howdy"
+    memory.close()
     manager.shutdown()
     assert not process.is_alive()
-    for name in (memory.name, items.shm.name):
-        with pytest.raises(FileNotFoundError):
-            SharedMemory(name)
-
-
-def test_other_processes_connect_to_a_manager_of_memory() -> None:
-    """Refer to BaseManager for a description of the inherited address and authkey optional input arguments and how they
-    may be used to connect to an existing SharedMemoryManager service from other processes."""
-    box = CONTEXT.Queue()
-    with SharedMemoryManager(("127.0.0.1", 0), b"key", ctx=CONTEXT) as manager:
-        assert ended(start(create_there, manager.address, box)) == 0
-        name = box.get(timeout=LONG)
-        memory = SharedMemory(name)
-        assert bytes(memory.buf[:5]) == b"howdy"
-        memory.close()
     with pytest.raises(FileNotFoundError):
         SharedMemory(name)
 

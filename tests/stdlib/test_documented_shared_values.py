@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from conftest import Site
 
 
-def test_values_have_a_lock_and_a_type() -> None:
-    """By default the return value is actually a synchronized wrapper for the object. If lock is False then access to
-    the returned object will not be automatically protected by a lock."""
-    value = CONTEXT.Value("d", 3.5)
-    with value.get_lock():
+def test_values_and_arrays_have_a_lock() -> None:
+    """By default the return value is actually a synchronized wrapper for the object. If lock is True (the default) then
+    a new recursive lock object is created to synchronize access to the value. If lock is a Lock or RLock object then
+    that will be used. If lock is False then access to the returned object will not be protected by a lock."""
+    value, own = CONTEXT.Value("d", 3.5), CONTEXT.Lock()
+    assert isinstance(value.get_lock(), mp.synchronize.RLock)
+    with value.get_lock(), value.get_lock():
         value.value += 1
-    assert value.value == 4.5
-    assert value.get_obj().value == 4.5
+    assert (value.value, value.get_obj().value) == (4.5, 4.5)
     assert not hasattr(CONTEXT.Value("i", 1, lock=False), "get_lock")
-    own = CONTEXT.Lock()
     assert CONTEXT.Value("i", 1, lock=own).get_lock() is own
+    numbers = CONTEXT.Array("h", 3, lock=own)
+    assert (numbers.get_lock() is own, list(numbers.get_obj())) == (True, [0, 0, 0])
+    with pytest.raises(AttributeError):
+        CONTEXT.Value("d", 1.5, lock="no lock")
 
 
 class Point(ctypes.Structure):
@@ -49,19 +53,6 @@ def test_a_value_is_changed_by_several_processes_under_its_lock() -> None:
     processes = [start(add, counter, 500) for _ in range(3)]
     assert [ended(process) for process in processes] == [0, 0, 0]
     assert counter.value == 1500
-
-
-def test_a_given_lock_is_the_lock_of_the_value() -> None:
-    """If lock is a Lock or RLock object then that will be used to synchronize access to the value."""
-    lock = CONTEXT.RLock()
-    value = CONTEXT.Value("d", 1.5, lock=lock)
-    numbers = CONTEXT.Array("h", 3, lock=lock)
-    assert value.get_lock() is lock
-    assert numbers.get_lock() is lock
-    assert value.get_obj().value == 1.5
-    assert list(numbers.get_obj()) == [0, 0, 0]
-    with pytest.raises(AttributeError):
-        CONTEXT.Value("d", 1.5, lock="no lock")
 
 
 def test_an_array_of_characters_is_text() -> None:
@@ -85,15 +76,6 @@ def test_an_array_is_a_sequence() -> None:
         numbers[5] = 1
     with pytest.raises(TypeError):
         numbers[0] = "x"
-
-
-def test_the_default_lock_is_recursive() -> None:
-    """If lock is True (the default) then a new recursive lock object is created to synchronize access to the value."""
-    value = CONTEXT.Value("i", 0, lock=True)
-    assert isinstance(value.get_lock(), mp.synchronize.RLock)
-    with value.get_lock(), value.get_lock():
-        value.value += 1
-    assert value.value == 1
 
 
 def test_arguments_are_passed_to_the_constructor_of_the_type() -> None:
@@ -123,55 +105,26 @@ def test_raw_objects_equal_the_objects_of_ctypes(plain: Any, shared: Any) -> Non
     assert bytes(shared()) == bytes(plain)
 
 
-def test_raw_structures_are_changed_by_processes() -> None:
-    """Return a ctypes object allocated from shared memory."""
-    point, numbers = CONTEXT.RawValue(Point, 4, 6), CONTEXT.RawArray("i", 2)
-    assert ended(start(change_raw, point, numbers)) == 0
-    assert (point.x, point.y, list(numbers)) == (5, 6, [0, 1])
-
-
-def change_raw(point: Any, numbers: Any) -> None:
-    point.x += 1
-    numbers[1] = 1
-
-
-def test_synchronized_returns_a_wrapper_with_a_lock() -> None:
-    """Return a process-safe wrapper object for a ctypes object which uses lock to synchronize access. A synchronized
-    wrapper will have two methods in addition to those of the object it wraps: get_obj() returns the wrapped object and
-    get_lock() returns the lock object used for synchronization."""
-    lock, raw = CONTEXT.Lock(), CONTEXT.RawValue("i", 3)
+def test_objects_of_sharedctypes_have_the_wrappers_of_values() -> None:
+    """synchronized(): return a process-safe wrapper object for a ctypes object, with get_obj() and get_lock(); it
+    supports the context manager protocol. copy(): return a ctypes object allocated from shared memory which is a copy
+    of the ctypes object obj."""
+    lock, plain = CONTEXT.Lock(), Point(1, 2)
+    raw, copy = CONTEXT.RawValue("i", 3), mp.sharedctypes.copy(plain)
     value = mp.sharedctypes.synchronized(raw, lock)
-    assert value.get_obj() is raw
-    assert value.get_lock() is lock
-    assert ended(start(add_one, value)) == 0
-    assert raw.value == 4
-
-
-def add_one(value: Any) -> None:
-    with value.get_lock():
-        value.get_obj().value += 1
-
-
-def test_an_object_is_copied_into_shared_memory() -> None:
-    """Return a ctypes object allocated from shared memory which is a copy of the ctypes object obj."""
-    plain = Point(1, 2)
-    copy = mp.sharedctypes.copy(plain)
+    assert (value.get_obj() is raw, value.get_lock() is lock) == (True, True)
     plain.x = 9
-    assert ended(start(square_one, copy)) == 0
-    assert (copy.x, copy.y) == (1, 4)
-
-
-def square_one(point: Any) -> None:
-    point.x **= 2
-    point.y **= 2
-
-
-def test_a_wrapper_is_a_context_manager() -> None:
-    """Synchronized objects support the context manager protocol."""
-    value = CONTEXT.Value("i", 0)
+    assert ended(start(change, value, copy)) == 0
+    assert (raw.value, copy.x, copy.y) == (4, 1, 4)
     with value:
         assert ended(start(try_lock, value)) == 1
     assert ended(start(try_lock, value)) == 0
+
+
+def change(value: Any, point: Any) -> None:
+    with value.get_lock():
+        value.get_obj().value += 1
+    point.y **= 2
 
 
 def try_lock(value: Any) -> None:
