@@ -702,38 +702,30 @@ def test_workers_end_with_their_trainer(site: Site) -> None:
     assert done.stdout == "-9 1\n", done.stderr
 
 
-WITH_TORCH = """
-import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
-from torchloader import ElasticDataLoader
+def test_a_loader_gives_the_same_batches_as_a_pytorch_loader() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data
 
-class Images(Dataset):
-    def __len__(self): return 37
-    def __getitem__(self, index):
-        info = get_worker_info()
-        assert info is None or info.dataset is self
-        return {"image": torch.full((3, 4), float(index)), "label": index, "noise": torch.rand(2)}
+    class Images(data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 37
 
-begun = []
-def begin(worker):
-    assert get_worker_info().id == worker
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            info = data.get_worker_info()
+            assert info is None or info.dataset is self
+            return {"image": torch.full((3, 4), float(index)), "label": index, "noise": torch.rand(2)}
 
-if __name__ == "__main__":
-    torch.manual_seed(3)
-    theirs = list(DataLoader(Images(), batch_size=8))
-    ours = list(ElasticDataLoader(Images(), batch_size=8, num_workers=2, worker_init_fn=begin))
-    here = list(ElasticDataLoader(Images(), batch_size=8))
+    def begin(worker: int) -> None:
+        assert data.get_worker_info().id == worker
+
+    options = {"num_workers": 2, "worker_init_fn": begin, "multiprocessing_context": "fork"}
+    theirs, here = list(data.DataLoader(Images(), batch_size=8)), list(ElasticDataLoader(Images(), 8, seed=1))
+    with ElasticDataLoader(Images(), 8, seed=1, **options) as loader:
+        ours = list(loader)
     assert len(ours) == len(theirs) == 5
-    for one, other, third in zip(ours, theirs, here):
+    for one, other, third in zip(ours, theirs, here, strict=True):
         assert one.keys() == other.keys()
-        assert torch.equal(one["image"], other["image"]) and torch.equal(one["label"], other["label"])
+        assert torch.equal(one["image"], other["image"])
+        assert torch.equal(one["label"], other["label"])
         assert torch.equal(one["noise"], third["noise"])
         one["image"] += 1  # a batch is the trainer's own
-    print("equal")
-"""
-
-
-def test_a_loader_gives_the_same_batches_as_a_pytorch_loader(site: Site) -> None:
-    pytest.importorskip("torch")
-    done = site.python(WITH_TORCH)
-    assert done.stdout == "equal\n", done.stderr

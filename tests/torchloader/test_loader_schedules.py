@@ -63,7 +63,7 @@ def loads(request: Any) -> Iterator[tuple[ElasticDataLoader, list[Any]]]:
 
 
 @pytest.mark.long
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=st.dictionaries(st.integers(0, BATCHES - 1), DEEDS, max_size=6))
 def test_schedules_do_not_change_batches(
     loads: tuple[ElasticDataLoader, list[Any]], schedule: dict[int, tuple[str, int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -26,27 +27,31 @@ def test_missing_resources_are_reported_for_each_job(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_the_workload_finishes_on_simulated_nodes(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("names", "devices"),
+    [
+        (("resnet10-1", "vgg11-2", "googlenet1-3"), None),
+        # Two of them on one device of each node: a quarter of the processes, each of which imports PyTorch.
+        (("resnet10-1", "googlenet1-2"), '["0" "0"]'),
+    ],
+    ids=["whole", "part"],
+)
+def test_the_workload_finishes_on_simulated_nodes(site: Site, names: tuple[str, ...], devices: str | None) -> None:
     pytest.importorskip("torch")
     # As it stands but for the batch, which two cores would take minutes for.
-    workload = site.write(WORKLOAD.read_text().replace(" 512,", " 16,"), "jobs.csv")
-    options = [
-        "--device",
-        "cpu",
-        "--rehearse",
-        "--cores",
-        "12",
-        "--iterations",
-        "2",
-        "--folder",
-        str(site.folder / "run"),
-    ]
-    done = site.run(sys.executable, "-m", "torchloader", "run", workload, *options, timeout=270)
+    workload = WORKLOAD.read_text().replace(" 512,", " 16,")
+    if devices is not None:
+        kept = [row for row in workload.splitlines(keepends=True) if not row.startswith("vgg")]
+        workload = re.sub(r'\["\d \d" "\d \d"\]', devices, "".join(kept))
+    cores = "12" if devices is None else "4"
+    options = ["--device", "cpu", "--rehearse", "--cores", cores, "--iterations", "2", "--folder", site.folder / "run"]
+    run = [sys.executable, "-m", "torchloader", "run", site.write(workload, "jobs.csv"), *options]
+    done = site.run(*run, timeout=270, env={"OMP_NUM_THREADS": "1"})  # the ranks share two cores
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("→ finished") == 3
+    assert done.stdout.count("→ finished") == len(names)
     folder = site.folder / "test-48worker-2node-mod3"
-    for name in ("resnet10-1", "vgg11-2", "googlenet1-3"):
-        for rank in range(4):
+    for name in names:
+        for rank in range(4 if devices is None else 2):
             with (folder / f"trace-{name}-iterations-{rank}.csv").open() as file:
                 rows = list(csv.DictReader(file))
             assert [row["iteration"] for row in rows] == ["1", "2"]

@@ -31,7 +31,7 @@ def test_a_network_learns(arch: str, depth: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 0, 1])
     losses = []
-    for _ in range(4):
+    for _ in range(2):
         loss = nn.functional.cross_entropy(model(images), labels)
         losses.append(loss.item())
         optimizer.zero_grad()
