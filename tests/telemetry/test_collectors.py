@@ -10,6 +10,7 @@ from conftest import Site
 from dragon.infrastructure.policy import PolicyError
 from dragon.native.machine import System
 from dragon.telemetry import AnalysisClient, CollectorGroup, SlowGPUDetector, Telemetry
+from together import failures
 
 WaitUntil = Callable[[Callable[[], object]], None]
 
@@ -20,44 +21,55 @@ def without_gpus() -> None:
         pytest.skip("this machine has GPUs")
 
 
-# On node-1 the same work takes four times as much of the CPU.
-ONE_NODE_IS_SLOW = """
-import sys, time
-from dragon.native.machine import current
-from dragon.telemetry import AnalysisClient, CollectorDetectorGroup, Telemetry
+PROGRAM = """
+import os, signal, sys, time
+from dragon.native.machine import System, current
+from dragon.native.process_group import DragonUserCodeError
+from dragon.runtime.run import this_run
+from dragon.telemetry import AnalysisClient, CollectorDetectorGroup, CollectorGroup, SlowGPUDetector, Telemetry
+
+if __name__ == "__main__":
+    Telemetry().start(1)
+
+
+def seconds_of(times):
+    begin = time.process_time()
+    for _ in range(times):
+        sum(range(400_000))
+    return time.process_time() - begin
+
 
 class Computes(CollectorDetectorGroup):
     @staticmethod
     def collector_test(args):
-        times = 4 if current().hostname == "node-1" else 1
-        begin = time.process_time()
-        for _ in range(times):
-            sum(range(args))
-        return time.process_time() - begin
+        return seconds_of(4 if current().hostname == "node-1" else 1)
 
-if __name__ == "__main__":
-    Telemetry().start(1)
-    with Computes("compute", collection_rate=0.2, analysis_args={"ratio": 2}, collector_args=400_000) as group:
+
+def check_the_slow_node_of_three_is_found():
+    with Computes("compute", collection_rate=0.2, analysis_args={"ratio": 2}) as group:
         while not (slow := group.slow_hosts()):
             time.sleep(0.05)
-        print(slow)
+        assert slow == ["node-1"]
         sacred = Computes("compute", collection_rate=0.2, analysis_args={"ratio": 2}, sacred_nodes=["node-1"])
-        print(sacred.slow_hosts())
-    print(sorted({record["tags"]["host"] for record in AnalysisClient().get_data("compute")}))
-"""
+        assert sacred.slow_hosts() == []
+    hosts = {record["tags"]["host"] for record in AnalysisClient().get_data("compute")}
+    assert hosts == {"node-0", "node-1", "node-2"}
 
 
-def test_the_slow_node_of_three_is_found(site: Site) -> None:
-    done = site.dragon("--nodes", "3", site.write(ONE_NODE_IS_SLOW))
-    assert (done.returncode, done.stdout) == (0, "['node-1']\n[]\n['node-0', 'node-1', 'node-2']\n"), done.stderr
-    assert done.stderr.count("\n") <= 1  # the detector may have said it as well
+class ComputesOnGpu(SlowGPUDetector):
+    @staticmethod
+    def collector_test(args):
+        place = current().hostname, os.environ["CUDA_VISIBLE_DEVICES"]
+        return seconds_of(20 if place == ("node-1", "1") else 1)
 
 
-ONE_NODE_FAILS = """
-import time
-from dragon.native.machine import current
-from dragon.native.process_group import DragonUserCodeError
-from dragon.telemetry import AnalysisClient, CollectorGroup, Telemetry
+def check_the_slow_gpu_of_six_is_found():
+    with ComputesOnGpu(collection_rate=0.3, analysis_args={"ratio": 8}) as group:
+        while not (slow := group.detect()):
+            time.sleep(0.05)
+        assert [(record["tags"]["host"], record["tags"]["gpu"]) for record in slow] == [("node-1", "1")]
+        assert len(AnalysisClient().get_data("gpu_test_seconds")) == 6
+
 
 class Fails(CollectorGroup):
     @staticmethod
@@ -66,71 +78,28 @@ class Fails(CollectorGroup):
             raise OSError("the disk is broken")
         return 1.0
 
+
 def count():
     return sum(len(record["dps"]) for record in AnalysisClient().get_data("disk", {"host": "node-0"}, interval=0))
 
-def failed():
-    return any(one.code for one in AnalysisClient().get_lifetimes())
 
-if __name__ == "__main__":
-    Telemetry().start(1)
+def error_of_stop(group):
+    try:
+        group.stop()
+    except DragonUserCodeError as error:
+        return str(error)
+
+
+def check_a_failed_collector_is_reported_and_the_others_continue():
     group = Fails("disk", collection_rate=0.1)
     group.start()
-    while not failed():
+    while not any(one.code for one in AnalysisClient().get_lifetimes() if one.name.startswith("disk")):
         time.sleep(0.05)
     before = count()
     while count() < before + 15:
         time.sleep(0.05)
-    try:
-        group.stop()
-    except DragonUserCodeError as error:
-        print(error)
-"""
+    assert error_of_stop(group).startswith("collectors of 'disk' failed on node-1, with exit codes [1]")
 
-
-def test_a_failed_collector_is_reported_and_the_others_continue(site: Site) -> None:
-    done = site.dragon("--nodes", "2", site.write(ONE_NODE_FAILS))
-    assert done.stdout.startswith("collectors of 'disk' failed on node-1, with exit codes [1]")
-    assert done.stderr.count("OSError: the disk is broken") == 1
-
-
-# What the second GPU of node-1 computes takes it twenty times as long.
-ONE_GPU_IS_SLOW = """
-import os, time
-from dragon.native.machine import current
-from dragon.telemetry import AnalysisClient, SlowGPUDetector, Telemetry
-
-class Computes(SlowGPUDetector):
-    @staticmethod
-    def collector_test(args):
-        place = current().hostname, os.environ["CUDA_VISIBLE_DEVICES"]
-        begin = time.process_time()
-        for _ in range(20 if place == ("node-1", "1") else 1):
-            sum(range(400_000))
-        return time.process_time() - begin
-
-if __name__ == "__main__":
-    Telemetry().start(1)
-    with Computes(collection_rate=0.3, analysis_args={"ratio": 8}) as group:
-        while not (slow := group.detect()):
-            time.sleep(0.05)
-        for record in slow:
-            print(record["tags"]["host"], record["tags"]["gpu"])
-        print(len(AnalysisClient().get_data("gpu_test_seconds")))
-"""
-
-
-def test_the_slow_gpu_of_four_is_found(site: Site) -> None:
-    done = site.dragon("--nodes", "2", "--gpus", "2", site.write(ONE_GPU_IS_SLOW))
-    assert (done.returncode, done.stdout) == (0, "node-1 1\n4\n"), done.stderr
-
-
-ONE_NODE_IS_LOST = """
-import os, signal, time
-from dragon.native.machine import System, current
-from dragon.native.process_group import DragonUserCodeError
-from dragon.runtime.run import this_run
-from dragon.telemetry import CollectorGroup, Telemetry
 
 class Ends(CollectorGroup):
     @staticmethod
@@ -139,22 +108,20 @@ class Ends(CollectorGroup):
             os.kill(this_run().agent.pid, signal.SIGKILL)
         return 1.0
 
-if __name__ == "__main__":
-    Telemetry().start(1)
+
+def check_the_lost_node_of_a_collector_is_reported():
     group = Ends("ends", collection_rate=0.1, collector_args=time.time() + 0.5)
     group.start()
-    while System().nnodes == 2:
+    while System().nnodes == 3:
         time.sleep(0.05)
-    try:
-        group.stop()
-    except DragonUserCodeError as error:
-        print(error)
+    assert error_of_stop(group).startswith("collectors of 'ends' failed on node-1, with exit codes [-9]")
 """
 
 
-def test_the_lost_node_of_a_collector_is_reported(site: Site) -> None:
-    done = site.dragon("--nodes", "2", site.write(ONE_NODE_IS_LOST))
-    assert done.stdout.startswith("collectors of 'ends' failed on node-1, with exit codes [-9]"), done.stderr
+def test_collectors_measure_all_nodes(site: Site) -> None:
+    found = failures(site, PROGRAM, "--nodes", "3", "--gpus", "2")
+    assert found == {}, found.stderr
+    assert found.stderr.count("OSError: the disk is broken") == 1
     site.kill()
 
 

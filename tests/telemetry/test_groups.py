@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from measured import measuring, newest, wait_until
 
-from conftest import Site
 from dragon.data.ddict import DDict
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
@@ -86,51 +85,3 @@ def test_a_destroyed_dictionary_is_not_measured_any_more(make: MakeDDict) -> Non
     count = len(times_of("short-lived"))
     time.sleep(0.2)
     assert len(times_of("short-lived")) == count
-
-
-def test_every_node_measures_its_members_and_shards(site: Site) -> None:
-    done = site.dragon(
-        "--nodes",
-        "2",
-        "-T",
-        "4",
-        site.write(
-            """
-            import time
-            from dragon.data.ddict import DDict
-            from dragon.infrastructure.policy import Policy
-            from dragon.native.process import ProcessTemplate
-            from dragon.native.process_group import ProcessGroup
-            from dragon.telemetry import AnalysisClient
-
-            def keep():
-                kept = b"x" * 50_000_000
-                time.sleep(100)
-
-            def wait_for(metric, holds, **tags):
-                found = {}
-                while set(found) != {"node-0", "node-1"} or not all(map(holds, found.values())):
-                    time.sleep(0.05)
-                    records = AnalysisClient().get_data(metric, tags=tags, interval=0)
-                    found = {record["tags"]["host"]: list(record["dps"].values())[-1] for record in records}
-
-            if __name__ == "__main__":
-                group = ProcessGroup(name="keepers")
-                for host in "node-0", "node-1":
-                    there = Policy(placement=Policy.Placement.HOST_NAME, host_name=host)
-                    group.add_process(1, ProcessTemplate(keep, policy=there))
-                group.init()
-                group.start()
-                wait_for("group_memory", lambda size: size > 50_000_000, group="keepers")
-                group.stop()
-                group.close()
-                ddict = DDict(1, 2, 2**26, name="spread")
-                for number in range(100):
-                    ddict[number] = number
-                wait_for("dictionary_keys", lambda count: 0 < count < 100, dictionary="spread")
-                ddict.destroy()
-            """
-        ),
-        env={"DRAGON_TELEMETRY_PERIOD": "0.1"},
-    )
-    assert done.returncode == 0, done.stderr

@@ -14,6 +14,8 @@ pytest.importorskip("pyarrow")
 
 from dragon.telemetry import AnalysisClient, NoRecordingError, Recording
 
+pytestmark = pytest.mark.xdist_group("recording")  # they share a run
+
 QUICK = {"DRAGON_TELEMETRY_PERIOD": "0.1"}
 OF_NODES = {"load_average", "cpu_percent", "memory_used", "network_sent", "arena_used"}
 OF_PROCESSES = {"process_cpu_percent", "process_memory", "cpu_core_percent"}
@@ -58,10 +60,17 @@ def directory(site: Site) -> Path:
     return site.folder / "recordings"
 
 
-def test_every_node_is_recorded_at_level_four(site: Site, directory: Path) -> None:
-    done = site.dragon("--nodes", "2", "--telemetry", directory, site.write(ADDS), "0.5", "3", env=QUICK)
+@pytest.fixture(scope="module")
+def recorded(shared_site: Site) -> Path:
+    """The directory with the recording of a run of two nodes."""
+    directory = shared_site.folder / "recordings" / "deeper"
+    done = shared_site.dragon("--nodes=2", "--telemetry", directory, shared_site.write(ADDS), "0.5", "3", env=QUICK)
     assert (done.returncode, done.stderr) == (0, "")
-    recording = Recording(directory)
+    return directory
+
+
+def test_every_node_is_recorded_at_level_four(recorded: Path) -> None:
+    recording = Recording(recorded)
     for metric in OF_NODES | OF_PROCESSES:
         expected = {"node-0"} if metric.startswith("process") else {"node-0", "node-1"}
         assert hosts_of(recording, metric) == expected, metric
@@ -69,21 +78,15 @@ def test_every_node_is_recorded_at_level_four(site: Site, directory: Path) -> No
     assert recording.description.nodes == ["node-0", "node-1"]
 
 
-def test_a_recording_can_be_queried_like_a_run(site: Site, directory: Path) -> None:
-    site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "2", env=QUICK)
-    client = AnalysisClient(directory)
+def test_a_recording_can_be_queried_like_a_run(recorded: Path) -> None:
+    client = AnalysisClient(recorded)
     client.connect()
     assert client.get_metrics() >= OF_NODES | OF_PROCESSES | {"loss"}
     (record,) = client.get_data("loss", {"model": ["small", "large"]})
     assert set(record["tags"]) == {"host", "puid", "model"}
     assert list(record["dps"].values()) == [0.5]
     assert client.get_data("loss", {"model": "large"}) == []
-    assert client.get_data("loss", start_time=Recording(directory).end + 1) == []
-
-
-def test_a_recording_can_have_another_level(site: Site, directory: Path) -> None:
-    site.dragon("--telemetry", directory, "--telemetry-level", "1", site.write(ADDS), "0.5", "0.3", env=QUICK)
-    assert Recording(directory).names() == {"loss"}
+    assert client.get_data("loss", start_time=Recording(recorded).end + 1) == []
 
 
 def test_a_variable_starts_the_recording_of_a_program_without_the_command(site: Site, directory: Path) -> None:
@@ -92,28 +95,23 @@ def test_a_variable_starts_the_recording_of_a_program_without_the_command(site: 
     assert Recording(directory).names() >= OF_NODES | OF_PROCESSES | {"loss"}
 
 
-def test_a_run_that_ended_normally_leaves_parquet_files_and_a_description(site: Site, directory: Path) -> None:
-    site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "0", env=QUICK)
-    recording = Recording(directory)
+def test_a_run_that_ended_normally_leaves_files_for_its_user_alone(recorded: Path) -> None:
+    recording = Recording(recorded)
     assert {path.suffix for path in recording.folder.iterdir()} == {".json", ".parquet"}
     description = json.loads((recording.folder / "run.json").read_text())
-    assert description["command"].endswith("program.py 0.5 0")
+    assert description["command"].endswith("program.py 0.5 3")
     assert description["started"] <= recording.end == description["ended"]
+    assert [folder.stat().st_mode & 0o777 for folder in (recorded.parent, recorded, recording.folder)] == [0o700] * 3
 
 
-def test_only_the_user_can_access_the_directory(site: Site, directory: Path) -> None:
-    site.dragon("--telemetry", directory / "deeper", site.write(ADDS), "0.5", "0")
-    for folder in (directory, directory / "deeper", Recording(directory / "deeper").folder):
-        assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_runs_in_the_same_directory_have_separate_recordings(site: Site, directory: Path) -> None:
-    for loss in "0.25", "0.5":
-        site.dragon("--telemetry", directory, site.write(ADDS), loss, "1")
+def test_runs_in_the_same_directory_have_separate_recordings_of_their_levels(site: Site, directory: Path) -> None:
+    site.dragon("--telemetry", directory, site.write(ADDS), "0.25", "1")
+    site.dragon("--telemetry", directory, "--telemetry-level", "1", site.write(ADDS), "0.5", "0.3", env=QUICK)
     older, newer = sorted(directory.iterdir())
     for path, loss in ((older, 0.25), (newer, 0.5), (directory, 0.5)):
         (record,) = AnalysisClient(path).get_data("loss")
         assert list(record["dps"].values()) == [loss]
+    assert Recording(newer).names() == {"loss"} < Recording(older).names()
 
 
 ENDS_IN_MANY_WAYS = """
@@ -175,26 +173,23 @@ if __name__ == "__main__":
         time.sleep(2.1)
     print("ran")
 """
-FULL = "resource.prlimit(this_run().agent.pid, resource.RLIMIT_FSIZE, (size() + 500,) * 2)"
+HARMS = {
+    "full disk": "resource.prlimit(this_run().agent.pid, resource.RLIMIT_FSIZE, (size() + 500,) * 2)",
+    "removed directory": "shutil.rmtree(folder)",
+}
 
 
-def test_a_full_disk_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
-    done = site.dragon(
-        "--telemetry", directory, site.write(WRITES_ON.replace("{disturbance}", FULL)), directory, env=QUICK
-    )
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert done.stderr.count("telemetry is not recorded in") == 1, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert Recording(directory).names() >= OF_NODES
-
-
-def test_a_removed_directory_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
-    program = site.write(WRITES_ON.replace("{disturbance}", "shutil.rmtree(folder)"))
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_full_disk_or_removed_directory_is_reported_once(site: Site, directory: Path, harm: str) -> None:
+    program = site.write(WRITES_ON.replace("{disturbance}", HARMS[harm]))
     done = site.dragon("--telemetry", directory, program, directory, env=QUICK)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert done.stderr.count("telemetry is not recorded in") == 1, done.stderr
     assert done.stderr.count("\n") == 1
-    assert list(directory.iterdir()) == []
+    if harm == "full disk":
+        assert Recording(directory).names() >= OF_NODES
+    else:
+        assert list(directory.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_created_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
