@@ -29,30 +29,30 @@ PROGRAM = """
 
     if __name__ == "__main__":
         ours = mp.get_context("dragon")
-        here, there = ours.Pipe()
-        queues = [ours.Queue(), NativeQueue(), ours.JoinableQueue(), ours.SimpleQueue()]
-        shared = [*queues, there, ours.Lock(), ours.Event(),
-                  ours.Condition(), ours.Barrier(2), ours.Value("i", 1), ours.Array("i", 3), DDict(1, 1, 2**26)]
-        shared[-1]["to"] = "the parent"
-        process = mp.get_context(sys.argv[1]).Process(target=work, args=shared)
-        process.start()
-        here.send("sent")
-        print(here.recv())
-        shared[8].wait()
-        print(*[shared[index].get() for index in range(4)], shared[6].is_set(), shared[9].value, shared[10][:])
-        process.join()
-        print(shared[-1]["from"], process.exitcode)
+        for method in ("fork", "spawn", "forkserver", "dragon"):
+            here, there = ours.Pipe()
+            queues = [ours.Queue(), NativeQueue(), ours.JoinableQueue(), ours.SimpleQueue()]
+            shared = [*queues, there, ours.Lock(), ours.Event(),
+                      ours.Condition(), ours.Barrier(2), ours.Value("i", 1), ours.Array("i", 3), DDict(1, 1, 2**26)]
+            shared[-1]["to"] = "the parent"
+            process = mp.get_context(method).Process(target=work, args=shared)
+            process.start()
+            here.send("sent")
+            print(method, here.recv(), end=" ")
+            shared[8].wait()
+            print(*[shared[index].get() for index in range(4)], end=" ")
+            print(shared[6].is_set(), shared[9].value, shared[10][:], end=" ")
+            process.join()
+            print(shared[-1]["from"], process.exitcode)
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "dragon"])
 @pytest.mark.parametrize("command", [[], ["-m", "dragon"]], ids=["python", "dragon"])
-def test_all_objects_can_be_used_in_processes_of_every_start_method(
-    site: Site, method: str, command: list[str]
-) -> None:
-    done = site.run(sys.executable, *command, site.write(PROGRAM), method)
-    expected = "['the parent', 'sent']\nqueue native joinable simple True 2 [0, 7, 0]\nthe child 0\n"
-    assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
+def test_all_objects_can_be_used_in_processes_of_every_start_method(site: Site, command: list[str]) -> None:
+    done = site.run(sys.executable, *command, site.write(PROGRAM))
+    what = "['the parent', 'sent'] queue native joinable simple True 2 [0, 7, 0] the child 0"
+    assert done.stdout.splitlines() == [f"{method} {what}" for method in ("fork", "spawn", "forkserver", "dragon")]
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_a_queue_can_be_passed_to_the_workers_of_a_standard_pool(site: Site) -> None:

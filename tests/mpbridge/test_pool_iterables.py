@@ -17,6 +17,7 @@ import pytest
 import dragon  # noqa: F401
 from conftest import Site
 from dragon.native.collecting import Collector
+from together import failures
 
 CONTEXT: Any = mp.get_context("dragon")
 
@@ -34,16 +35,6 @@ def slowly(x: int) -> int:
 
 def double(x: int) -> int:
     return 2 * x
-
-
-def ones(mebibytes: int) -> Any:
-    import numpy as np
-
-    return np.ones(mebibytes << 17)
-
-
-def total(array: Any) -> float:
-    return float(array.sum())
 
 
 def put_in(queue: Any, value: int) -> None:
@@ -240,80 +231,61 @@ def worker_name() -> str:
 
 
 MEMORY = """
-    import multiprocessing as mp, time
-    import numpy as np
-    import dragon
+import multiprocessing as mp
+import numpy as np
+import dragon
 
-    def ones(mebibytes):
-        return np.ones(mebibytes << 17)
+context = mp.get_context("dragon")
 
-    def total(array):
-        return array.sum() / 2**17
 
-    if __name__ == "__main__":
-        mp.set_start_method("dragon")
-        with mp.Pool(2) as pool:
+def ones(mebibytes):
+    return np.ones(mebibytes << 17)
+
+
+def total(array):
+    return array.sum() / 2**17
+
+
+def check_unread_results_do_not_use_memory_of_the_run():
+    with context.Pool(2) as pool:
+        results = [pool.apply_async(ones, (8,)) for _ in range(40)]
+        for result in results:
+            result.wait()
+        assert sum(len(result.get()) for result in results) >> 17 == 320
+        assert sum(len(array) for array in pool.imap(ones, [8] * 40)) >> 17 == 320
+
+
+def check_arguments_wait_until_there_is_memory_for_them():
+    arrays = [np.ones(8 << 17) for _ in range(40)]
+    with context.Pool(2) as pool:
+        assert sum(pool.map(total, arrays, chunksize=1)) == 320
+        assert sum(pool.imap(total, (array for array in arrays))) == 320
+        assert sum(result.get() for result in [pool.apply_async(total, (array,)) for array in arrays]) == 320
+
+
+def check_an_argument_or_result_larger_than_the_arena_raises_memory_error():
+    with context.Pool(2) as pool:
+        for call in (lambda: pool.apply(ones, (200,)), lambda: pool.apply(total, (np.ones(200 << 17),))):
+            try:
+                call()
+            except MemoryError:
+                continue
+            raise AssertionError("no error")
+        assert pool.apply(abs, (-1,)) == 1
+
+
+def check_join_returns_although_unread_results_exceed_the_memory():
+    with context.Pool(2) as pool:
+        results = pool.map_async(ones, [8] * 40, chunksize=1)
+        pool.close()
+        pool.join()
+        assert len(results.get(0)) == 40
 """
 
 
-def test_unread_results_do_not_use_memory_of_the_run(site: Site) -> None:
-    done = site.python(
-        MEMORY
-        + """
-            results = [pool.apply_async(ones, (8,)) for _ in range(40)]
-            for result in results:
-                result.wait()
-            print(sum(len(result.get()) for result in results) >> 17)
-            print(sum(len(array) for array in pool.imap(ones, [8] * 40)) >> 17)
-    """,
-        env={"DRAGON_ARENA_SIZE": "96M"},
-    )
-    assert (done.stdout, done.stderr) == ("320\n320\n", "")
-
-
-def test_arguments_wait_until_there_is_memory_for_them(site: Site) -> None:
-    done = site.python(
-        MEMORY
-        + """
-            arrays = [np.ones(8 << 17) for _ in range(40)]
-            print(sum(pool.map(total, arrays, chunksize=1)))
-            print(sum(pool.imap(total, (array for array in arrays))))
-            results = [pool.apply_async(total, (array,)) for array in arrays]
-            print(sum(result.get() for result in results))
-    """,
-        env={"DRAGON_ARENA_SIZE": "96M"},
-    )
-    assert (done.stdout, done.stderr) == ("320.0\n" * 3, "")
-
-
-def test_an_argument_or_result_larger_than_the_arena_raises_memory_error(site: Site) -> None:
-    done = site.python(
-        MEMORY
-        + """
-            for call in (lambda: pool.apply(ones, (200,)), lambda: pool.apply(total, (np.ones(200 << 17),))):
-                try:
-                    call()
-                except MemoryError:
-                    print("MemoryError")
-            print(pool.apply(abs, (-1,)))
-    """,
-        env={"DRAGON_ARENA_SIZE": "96M"},
-    )
-    assert (done.stdout, done.stderr) == ("MemoryError\nMemoryError\n1\n", "")
-
-
-def test_join_returns_although_unread_results_exceed_the_memory(site: Site) -> None:
-    done = site.python(
-        MEMORY
-        + """
-            results = pool.map_async(ones, [8] * 40, chunksize=1)
-            pool.close()
-            pool.join()
-            print(len(results.get(0)))
-    """,
-        env={"DRAGON_ARENA_SIZE": "96M"},
-    )
-    assert (done.stdout, done.stderr) == ("40\n", "")
+def test_arguments_and_results_may_exceed_the_memory_of_a_run(site: Site) -> None:
+    found = failures(site, MEMORY, command=False, DRAGON_ARENA_SIZE="96M")
+    assert (found, found.stderr) == ({}, "")
 
 
 def test_a_forked_child_can_use_a_pool(site: Site) -> None:

@@ -2,109 +2,87 @@
 
 from __future__ import annotations
 
-import pytest
-
 from conftest import Site
+from together import failures
 
-_PROGRAM = """
+PROGRAM = """
 import multiprocessing as mp, os, socket, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import queues
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, queues
 import dragon
+
+context = mp.get_context("dragon")
+NODES = {"node-0", "node-1"}
+
 
 def where(_=None):
     time.sleep(0.1)
     return socket.gethostname()
 
-def tell(queue, large):
-    queue.put((socket.gethostname(), len(large)))
-
-def look(queue, file):
-    queue.put(socket.gethostname())
 
 def prepare(value):
     global prepared
     prepared = value
 
+
 def read(_):
     time.sleep(0.05)
     return prepared, socket.gethostname()
 
+
 def fail(_):
     raise ValueError("no")
 
-if __name__ == "__main__":
-    context = mp.get_context("dragon")
+
+def check_an_executor_uses_all_nodes():
+    with ProcessPoolExecutor(4, mp_context=context, initializer=prepare, initargs=("yes",)) as executor:
+        assert set(executor.map(where, range(12))) == NODES
+        assert set(executor.map(read, range(12))) == {("yes", node) for node in NODES}
+        assert type(executor.submit(fail, 1).exception()) is ValueError
+        assert sum(map(len, executor.map(bytes, [1 << 20] * 20))) == 20 << 20
+        assert executor.submit(len, bytes(30 << 20)).result() == 30 << 20
+
+
+def check_an_executor_reports_a_worker_that_ends():
+    with ProcessPoolExecutor(2, mp_context=context) as executor:
+        assert type(executor.submit(os._exit, 3).exception()) is BrokenProcessPool
+
+
+def tell(queue, large):
+    queue.put((socket.gethostname(), len(large)))
+
+
+def check_the_standard_librarys_queues_reach_all_nodes():
+    context.Lock()
+    for kind in (queues.Queue, queues.JoinableQueue, queues.SimpleQueue):
+        queue = kind(ctx=context)
+        processes = [context.Process(target=tell, args=(queue, bytes(100_000))) for _ in range(4)]
+        for process in processes:
+            process.start()
+        assert {queue.get() for _ in processes} == {(node, 100_000) for node in NODES}, kind
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0, kind
+
+
+def look(queue, file):
+    queue.put(socket.gethostname())
+
+
+def check_processes_that_inherit_descriptors_stay_on_their_node():
+    queue = context.Queue()
+    reading, writing = connection.Pipe()
+    processes = [context.Process(target=look, args=(queue, reading)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert {queue.get() for _ in processes} == {"node-0"}
+    for process in processes:
+        process.join()
 """
 
 
-def hosts(site: Site, body: str, nodes: int = 2) -> tuple[str, str]:
-    lines = "\n".join("    " + line for line in body.strip().splitlines())
-    done = site.dragon("--nodes", str(nodes), site.write(_PROGRAM + lines + "\n"), timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
-def test_an_executor_uses_all_nodes(site: Site) -> None:
-    out, err = hosts(
-        site,
-        """
-with ProcessPoolExecutor(4, mp_context=context, initializer=prepare, initargs=("yes",)) as executor:
-    print(len(set(executor.map(where, range(12)))))
-    print(sorted(set(executor.map(read, range(12)))))
-    print(type(executor.submit(fail, 1).exception()).__name__)
-    print(sum(map(len, executor.map(bytes, [1 << 20] * 20))) >> 20, end=" ")
-    print(executor.submit(len, bytes(30 << 20)).result() >> 20)
-with ProcessPoolExecutor(2, mp_context=context) as executor:
-    try:
-        executor.submit(os._exit, 3).result()
-    except Exception as error:
-        print(type(error).__name__)
-""",
-    )
-    assert out.splitlines() == [
-        "2",
-        "[('yes', 'node-0'), ('yes', 'node-1')]",
-        "ValueError",
-        "20 30",
-        "BrokenProcessPool",
-    ]
-    assert err == ""
-
-
-@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
-def test_the_standard_librarys_queues_reach_all_nodes(site: Site, kind: str) -> None:
-    out, err = hosts(
-        site,
-        f"""
-context.Lock()
-queue = queues.{kind}(ctx=context)
-processes = [context.Process(target=tell, args=(queue, bytes(100_000))) for _ in range(4)]
-for process in processes:
-    process.start()
-print(sorted({{queue.get() for _ in processes}}))
-for process in processes:
-    process.join()
-    assert process.exitcode == 0
-""",
-    )
-    assert (out, err) == ("[('node-0', 100000), ('node-1', 100000)]\n", "")
-
-
-def test_processes_that_inherit_descriptors_stay_on_their_node_with_one_warning(site: Site) -> None:
-    out, err = hosts(
-        site,
-        """
-from multiprocessing import connection
-queue = context.Queue()
-reading, writing = connection.Pipe()
-processes = [context.Process(target=look, args=(queue, reading)) for _ in range(4)]
-for process in processes:
-    process.start()
-print({queue.get() for _ in processes})
-for process in processes:
-    process.join()
-""",
-    )
-    assert out == "{'node-0'}\n"
-    assert err.count("inherits open files") == 1, err
+def test_processes_are_spread_over_all_nodes(site: Site) -> None:
+    found = failures(site, PROGRAM, "--nodes", "2")
+    assert found == {}
+    assert found.stderr.count("inherits open files") == found.stderr.count("\n") == 1, found.stderr
