@@ -9,7 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,9 +28,6 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.policy import Policy
 from dragon.native import Event, Process, Queue
 from dragon.native.machine import System
-
-if TYPE_CHECKING:
-    from conftest import Site
 
 Make = Callable[..., DDict]
 
@@ -96,39 +93,6 @@ def test_every_process_finds_keys_at_chosen_managers(make: Make) -> None:
     process.start()
     assert queue.get(timeout=60) == [True, 1, 1]
     process.join()
-
-
-def test_a_node_without_managers_finds_keys_at_chosen_managers(site: Site) -> None:
-    program = site.write(
-        """
-        from dragon.data.ddict import DDict
-        from dragon.native.machine import System
-        from dragon.native.process import Process
-
-        def look_up(ddict):
-            assert ddict.local_managers == []
-            assert ("missing" in ddict, ddict.get("missing"), ddict.pop("missing", None)) == (False, None, None)
-            for use in (
-                lambda d: d["key"],
-                lambda d: "key" in d,
-                lambda d: d.get_many(["key"]),
-                lambda d: d.pop("other"),
-                lambda d: d.get_part("key", 0, 1),
-                lambda d: d.begin_get("key").result(),
-            ):
-                print(use(DDict.attach(ddict.serialize())), end=" ", flush=True)
-
-        if __name__ == "__main__":
-            with DDict(3, 1, 2**24) as ddict:
-                process = Process(look_up, (ddict,), policy=System().hostname_policies()[1])
-                for key in ("key", "other"):
-                    ddict.manager((ddict.which_manager(key) + 1) % 3)[key] = b"value"
-                process.start()
-                process.join()
-        """
-    )
-    done = site.dragon("--nodes", "2", "--no-label", program)
-    assert done.stdout == "b'value' True [b'value'] b'value' b'v' b'value' ", done.stderr
 
 
 def test_copies_and_clones_have_the_keys_at_chosen_managers(make: Make) -> None:
@@ -340,53 +304,6 @@ def test_a_put_times_out_while_a_stopped_process_is_writing() -> None:
         assert f"process {writer} is writing" in raised[0]
         ddict["small"] = "after"  # what the writer had begun when it was killed is undone
         assert ddict["small"] == "after"
-
-
-def test_operations_over_nodes_time_out_while_a_stopped_process_is_writing(site: Site) -> None:
-    program = site.write(
-        """
-        import os
-        import signal
-        import time
-
-        from dragon.data.ddict import DDict, DDictTimeoutError
-        from dragon.infrastructure.policy import Policy
-        from dragon.native.machine import System
-        from dragon.native.process import Process
-        from dragon.native.queue import Queue
-
-        def put_for_ever(ddict, queue):
-            queue.put(os.getpid())
-            value = bytes(30 << 20)
-            while True:
-                ddict["large"] = value
-
-        if __name__ == "__main__":
-            policy = System().hostname_policies()[1]
-            ddict = DDict(policy=[policy], total_mem=2**28, timeout=1)
-            queue = Queue()
-            process = Process(put_for_ever, (ddict, queue), policy=policy)
-            process.start()
-            writer, seen = queue.get(), set()
-            for _ in range(100):
-                os.kill(writer, signal.SIGSTOP)
-                for use in (lambda: ddict.update(small=1), lambda: ddict.pop("small"), lambda: ddict.fetch_add(1)):
-                    try:
-                        use()
-                    except DDictTimeoutError:
-                        seen.add("bounded")
-                    except KeyError:
-                        pass
-                os.kill(writer, signal.SIGCONT)
-                if seen:
-                    break
-                time.sleep(0.01)
-            process.kill()
-            print(*seen)
-        """
-    )
-    done = site.dragon("--nodes", "2", program)
-    assert done.stdout.split() == ["bounded"], done.stderr
 
 
 # ---- restarted, cloned, brought into step

@@ -14,7 +14,6 @@ import pytest
 
 fsspec = pytest.importorskip("fsspec")
 
-from conftest import Site  # noqa: E402
 from dragon.data.ddict import DDict, DDictError, DDictKeyError  # noqa: E402
 from dragon.data.files import DictionaryFileSystem  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
@@ -214,36 +213,3 @@ def test_parts_and_sizes_of_values_can_be_read(ddict: DDict, size: int) -> None:
     for ask in (ddict.bytes_size, ddict.get_part):
         with pytest.raises(DDictKeyError, match="missing"):
             ask("missing")
-
-
-@pytest.mark.parametrize("replicas", ["1", "2"])
-def test_processes_of_two_nodes_use_a_file_system(site: Site, replicas: str) -> None:
-    program = site.write(
-        """
-        import sys
-        from dragon.data.ddict import DDict, DDictError
-        from dragon.data.files import DictionaryFileSystem
-
-        if __name__ == "__main__":
-            ddict = DDict(1, 2, 2**26, replicas=int(sys.argv[1]))
-            files = DictionaryFileSystem(ddict)
-            for i in range(20):
-                files.pipe_file(f"folder/{i}", bytes([i]) * 10_000 * i)
-            assert {ddict.which_manager(f"folder/{i}") for i in range(20)} == {0, 1}
-            assert files.du("folder") == 10_000 * sum(range(20))
-            assert all(files.cat_file(f"folder/{i}", 5, 9) == bytes([i]) * 4 for i in range(1, 20))
-            assert all(files.size(f"folder/{i}") == 10_000 * i for i in range(20))
-            ddict.update({str(i): i for i in range(20)})
-            for i in range(20):
-                try:
-                    ddict.get_part(str(i))
-                except DDictError:
-                    continue
-                raise AssertionError
-            files.rm("folder", recursive=True)
-            print(len(ddict))
-            ddict.destroy()
-        """
-    )
-    done = site.dragon("--nodes", "2", program, replicas)
-    assert (done.returncode, done.stdout) == (0, "20\n"), done.stderr

@@ -132,6 +132,38 @@ def test_keys_are_the_same_exactly_if_they_are_in_a_dict(kind: st.SearchStrategy
     check()
 
 
+class Own(int):
+    """Integers that are equal to nothing but their kind."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and int(self) == int(other)
+
+    def __hash__(self) -> int:
+        return hash((Own, int(self)))
+
+
+# What is drawn seldom or cannot be compared with what is drawn.
+PAIRS: list[tuple[Any, Any]] = [
+    *((5, other) for other in (Own(5), 5 + 0j, 5 + 1j, Decimal("5.00"), np.uint8(5), np.timedelta64(5, "s"))),
+    *((1, other) for other in (1.0, True, np.True_)),
+    *((10**power, Decimal(f"1e{power}")) for power in (30, 400)),
+    *((10**308, other) for other in (Decimal("1e999999999"), Fraction(10**308))),
+    *((0.5, other) for other in (np.float32(0.5), Fraction(1, 2), Fraction(10**400, 3))),
+    *((1 / 3, Fraction(1, 3)), (0.1, np.float32(0.1)), (0.1, Decimal("0.1")), (float("inf"), Decimal("inf"))),
+    *(("text", np.str_("text")), ("text", Text("text")), (b"text", np.bytes_(b"text"))),
+    *(((5, "text"), (np.int64(5), np.str_("text"))), (frozenset([2]), frozenset([Number.TWO]))),
+]
+
+
+def test_a_value_is_found_by_keys_that_are_equal_in_a_dict(ddict: DDict) -> None:
+    for one, other in PAIRS:
+        ddict[one] = 1
+        assert (other in ddict) == (other in {one: None}), (one, other)
+        ddict[other] = 2
+        assert (ddict[one], len(ddict)) == ((2, 1) if other in {one: None} else (1, 2)), (one, other)
+        ddict.clear()
+
+
 def test_equal_keys_of_other_types_find_the_value(ddict: DDict) -> None:
     noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
     ddict[noon] = "noon"

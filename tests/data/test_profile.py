@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import Site
 from dragon.data.ddict import DDict
 
 Make = Callable[..., DDict]
@@ -84,29 +83,3 @@ def test_a_handle_with_trace_writes_a_log(make: Make, logged: pytest.LogCaptureF
     ddict = DDict.attach(make(trace=True).serialize(), trace=True)
     ddict["name"] = 1
     assert any("put 'name'" in message for message in logged.messages)
-
-
-def test_operations_on_another_node_are_counted_separately(site: Site) -> None:
-    program = site.write(
-        """
-        from dragon.data.ddict import DDict
-
-        if __name__ == "__main__":
-            with DDict(1, 2, 2**24) as ddict:
-                ddict.profile_reset()
-                for manager in range(2):
-                    ddict.manager(manager)["key"] = bytes(50_000)
-                    assert ddict.manager(manager)["key"] == bytes(50_000)
-                print(sorted((name, one.count, one.remote, one.bytes) for name, one in ddict.profile().items()))
-                there = ddict.manager(next(i for i in range(2) if i not in ddict.local_managers))
-                there["large"] = bytes(300_000)
-                ddict.profile_reset()
-                assert there.get_many(["key", "large", "key"]) == [bytes(50_000), bytes(300_000), bytes(50_000)]
-                print(sorted((name, one.count, one.remote, one.bytes) for name, one in ddict.profile().items()))
-        """
-    )
-    done = site.dragon("--nodes", "2", program)
-    assert done.stdout.splitlines() == [
-        "[('get', 2, 1, 100002), ('put', 2, 1, 100002)]",
-        "[('get', 3, 3, 400003)]",
-    ], done.stderr

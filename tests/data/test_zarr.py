@@ -20,7 +20,6 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
-from conftest import Site  # noqa: E402
 from dragon.data import zarr as loading  # noqa: E402
 from dragon.data.ddict import DDict, DDictError, DDictFullError  # noqa: E402
 from dragon.data.zarr import Store  # noqa: E402
@@ -292,40 +291,3 @@ def test_an_error_of_a_loader_is_raised_by_wait_on_load(folder: Path) -> None:
     with pytest.raises(DDictFullError):
         store.wait_on_load(60)
     store.destroy()
-
-
-def test_processes_of_two_nodes_write_an_array(site: Site) -> None:
-    program = site.write(
-        """
-        import numpy as np, zarr
-        from dragon.data.ddict import DDict
-        from dragon.data.zarr import Store
-        from dragon.infrastructure.policy import Policy
-        from dragon.native.machine import System
-        from dragon.native.process import Process
-
-        def fill(array, first):
-            array[first : first + 50] = first + 1
-            assert array.shape == (100, 2000)
-
-        if __name__ == "__main__":
-            store = Store(2, 2, 2**26)
-            array = zarr.create_array(store, shape=(100, 2000), chunks=(10, 2000), shards=(50, 2000), dtype="i4",
-                                      compressors=None)
-            processes = [
-                Process(fill, (array, 50 * i), policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
-                for i, host in enumerate(System().nodes)
-            ]
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.join()
-                assert process.returncode == 0
-            assert sorted(np.unique(array[:], return_counts=True)[1]) == [100_000, 100_000]
-            assert array[60:70, 5].tolist() == [51] * 10
-            print(sorted(store.ddict)[-1], len(store.ddict))
-            store.destroy()
-        """
-    )
-    done = site.dragon("--nodes", "2", program)
-    assert (done.returncode, done.stdout) == (0, "zarr.json 3\n"), done.stderr
