@@ -8,36 +8,110 @@ import sys
 import pytest
 
 from conftest import Site
+from together import failures
+
+PROGRAM = """
+import multiprocessing as mp
+import os
+import sys
+import tempfile
+
+import dragon
+from dragon.native.process import Process, ProcessTemplate
+from dragon.native.process_group import ProcessGroup
+from dragon.native.queue import Queue
+
+context = mp.get_context("dragon")
+BAD = os.fsdecode(b"\\xff")
 
 
-def test_a_process_works_in_the_folder_of_its_creator_even_if_it_was_removed(site: Site) -> None:
-    done = site.python("""
-        import multiprocessing as mp
-        import os
-        import tempfile
-        import dragon
-        from dragon.native.process import ProcessTemplate
+def end(process):
+    process.start()
+    process.join()
 
-        def here():
-            return os.stat(".").st_ino
 
-        if __name__ == "__main__":
-            mp.set_start_method("dragon")
-            folder = tempfile.mkdtemp()
-            os.chdir(folder)
-            os.rmdir(folder)
-            with mp.Pool(1) as pool:
-                print(pool.apply(here) == here())
-            try:
-                ProcessTemplate("true")
-            except OSError as error:
-                print(error)
-    """)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "True",
-        "[Errno 2] the working directory was removed; go to another one (os.chdir)",
-    ]
+def tell_name(told):
+    told.put((mp.current_process().name, os.path.basename(os.getcwdb())))
+
+
+def check_the_name_of_a_process_may_be_a_number():
+    told = Queue()
+    end(context.Process(target=tell_name, args=(told,), name=7))
+    assert told.get(timeout=30)[0] == 7
+
+
+def check_names_folders_and_files_may_be_no_utf_8():
+    told = Queue()
+    os.mkdir(BAD)
+    os.chdir(BAD)
+    end(context.Process(target=tell_name, args=(told,), name=BAD))
+    assert told.get(timeout=30) == (BAD, b"\\xff")
+    end(Process(tell_name, (told,)))
+    assert told.get(timeout=30)[1] == b"\\xff"
+    end(Process("pwd", stdout=f"out{BAD}"))
+    assert open(f"out{BAD}", "rb").read().endswith(b"/\\xff\\n")
+    group = ProcessGroup()
+    group.add_process(2, ProcessTemplate("true"))
+    group.init()
+    group.start()
+    group.join()
+    assert [code for _, code in group.exit_status] == [0, 0]
+    group.close()
+    try:
+        Process("pwd", cwd=os.path.abspath("no" + BAD)).start()
+    except FileNotFoundError as error:
+        assert os.path.basename(error.filename) == "no" + BAD
+    else:
+        raise AssertionError("no error")
+
+
+def tell_all(told):
+    told.put((os.environb[b"A\\xfe"], os.fsencode(sys.argv[1]), os.path.basename(os.getcwdb())))
+    if mp.parent_process().name == "MainProcess":
+        end(context.Process(target=tell_all, args=(told,)))
+
+
+def check_variables_and_arguments_may_be_no_utf_8():
+    told = Queue()
+    os.environb[b"A\\xfe"] = b"\\xff"
+    sys.argv[1:] = [os.fsdecode(b"\\xfc")]
+    end(context.Process(target=tell_all, args=(told,)))
+    assert [told.get(timeout=30) for _ in range(2)] == [(b"\\xff", b"\\xfc", b"\\xff")] * 2
+    source = "import os, sys; print(os.environb[bytes([65, 254])], os.environb[b'B'], os.fsencode(sys.argv[1]))"
+    word = os.fsdecode(b"\\xfd")
+    end(Process(sys.executable, ["-c", source, word], cwd="/", env={"B": word}, stdout=os.path.abspath("words")))
+    assert open("words").read() == r"b'\\xff' b'\\xfd' b'\\xfd'" + "\\n"
+
+
+def here(_):
+    return os.stat(".").st_ino
+
+
+def check_a_process_works_in_the_folder_of_its_creator_even_if_it_was_removed():
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)
+    with context.Pool(1) as pool:
+        assert pool.apply(here, (0,)) == here(0)
+    try:
+        ProcessTemplate("true")
+    except OSError as error:
+        assert str(error) == "[Errno 2] the working directory was removed; go to another one (os.chdir)"
+    else:
+        raise AssertionError("no error")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [(False, []), (True, []), (True, ["--nodes", "2"])],
+    ids=["python", "dragon", "two nodes"],
+)
+def test_a_process_can_have_any_name_folder_variable_and_argument(
+    site: Site, command: bool, options: list[str]
+) -> None:
+    found = failures(site, PROGRAM, *options, command=command)
+    assert (found, found.stderr) == ({}, "")
 
 
 @pytest.mark.parametrize("command", [[sys.executable], [sys.executable, "-m", "dragon"]])
@@ -55,113 +129,6 @@ def test_a_program_runs_in_a_folder_that_was_removed(site: Site, command: list[s
     in_a_removed_folder = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
     done = site.run("sh", "-c", in_a_removed_folder, "sh", *command, program)
     assert (done.stdout, done.stderr) == ("runs\n", "")
-
-
-def test_the_name_of_a_process_may_be_a_number(site: Site) -> None:
-    done = site.python("""
-        import multiprocessing as mp
-        import dragon
-
-        def tell():
-            print(mp.current_process().name)
-
-        if __name__ == "__main__":
-            mp.set_start_method("dragon")
-            process = mp.Process(target=tell, name=7)
-            process.start()
-            process.join()
-    """)
-    assert (done.stdout, done.stderr) == ("7\n", "")
-
-
-def test_variables_arguments_and_folders_that_are_not_utf_8_reach_processes(site: Site) -> None:
-    folder = site.folder / os.fsdecode(b"f\xff")
-    folder.mkdir()
-    done = site.python(
-        """
-        import multiprocessing as mp
-        import os
-        import sys
-        import dragon
-        from dragon.native.process import Process
-
-        def tell():
-            print(os.environb[b"A\\xfe"], os.fsencode(sys.argv[1]), os.path.basename(os.getcwdb()), flush=True)
-            if mp.parent_process().name == "MainProcess":
-                start()
-
-        def start():
-            process = mp.Process(target=tell)
-            process.start()
-            process.join()
-
-        if __name__ == "__main__":
-            mp.set_start_method("dragon")
-            os.chdir(b"f\\xff")
-            os.environb[b"A\\xfe"] = b"\\xff"
-            start()
-            source = "import os, sys; print(os.environb[bytes([65, 254])], os.environb[b'B'], os.fsencode(sys.argv[1]))"
-            word = os.fsdecode(b"\\xfd")
-            process = Process(sys.executable, ["-c", source, word], cwd="/", env={"B": word})
-            process.start()
-            process.join()
-        """,
-        os.fsdecode(b"\xfc"),
-    )
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [r"b'\xff' b'\xfc' b'f\xff'"] * 2 + [r"b'\xff' b'\xfd' b'\xfd'"]
-
-
-@pytest.mark.parametrize("options", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]])
-def test_processes_can_have_names_folders_and_files_that_are_not_utf_8(site: Site, options: list[str]) -> None:
-    done = site.run(
-        sys.executable,
-        *options,
-        site.write("""
-        import multiprocessing as mp
-        import os
-        import dragon
-        from dragon.native.process import Process
-        from dragon.native.process_group import ProcessGroup
-        from dragon.native.process import ProcessTemplate
-
-        BAD = os.fsdecode(b"\\xff")
-
-        def tell():
-            print(ascii(mp.current_process().name), os.path.basename(os.getcwdb()), flush=True)
-
-        def end(process):
-            process.start()
-            process.join()
-
-        if __name__ == "__main__":
-            mp.set_start_method("dragon")
-            os.mkdir(BAD)
-            os.chdir(BAD)
-            end(mp.Process(target=tell, name=BAD))
-            end(Process("pwd", stdout=f"out{BAD}"))
-            print(open(f"out{BAD}", "rb").read().endswith(b"/\\xff\\n"))
-            group = ProcessGroup()
-            group.add_process(2, ProcessTemplate("true"))
-            group.init()
-            group.start()
-            group.join()
-            print(group.exit_status)
-            group.close()
-            try:
-                Process("pwd", cwd=os.path.abspath("no" + BAD)).start()
-            except FileNotFoundError as error:
-                print(ascii(os.path.basename(error.filename)))
-            end(Process(tell))
-        """),
-        env={"PYTHONUNBUFFERED": "1"},
-    )
-    assert done.stderr == ""
-    told = done.stdout.splitlines()
-    assert told[0] == "'\\udcff' b'\\xff'"
-    assert told[1:2] + told[3:4] == ["True", "'no\\udcff'"]
-    assert told[2].count("0)") == 2
-    assert told[4].endswith(" b'\\xff'")
 
 
 def test_the_command_passes_on_arguments_that_are_not_utf_8(site: Site) -> None:
