@@ -83,27 +83,16 @@ def test_a_resize_does_not_wait_for_the_new_workers(dataset: Noisy, options: dic
         assert loader.counters.workers == 0  # they are opening the data set still
 
 
-def test_existing_workers_begin_to_load_at_iter() -> None:
+def test_existing_workers_begin_to_load_at_iter_and_the_depth_counts_their_batches() -> None:
     with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
         assert list(loader) == UNDISTURBED
         loader.set_epoch(0)
-        batches = iter(loader)
+        batches, depths = iter(loader), []
         deadline = time.monotonic() + 20
-        while loader.counters.depth < 2 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert loader.counters.depth == 2
-        assert list(batches) == UNDISTURBED
-
-
-def test_the_depth_counts_batches_only() -> None:
-    with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
-        batches = iter(loader)
-        depths = []
-        until = time.monotonic() + 20
-        while depths[-20:] != [2] * 20 and time.monotonic() < until:
+        while depths[-20:] != [2] * 20 and time.monotonic() < deadline:
             depths.append(loader.counters.depth)
-            time.sleep(0.005)
-        assert max(depths) == 2
+            time.sleep(0.001)
+        assert depths[-1] == max(depths) == 2
         assert list(batches) == UNDISTURBED
 
 
@@ -132,20 +121,15 @@ def test_resize_ends_surplus_workers() -> None:
         assert indices_of([next(batches)]) != []
 
 
-def test_each_epoch_has_another_order_and_can_be_repeated() -> None:
-    loader = loader_of(Noisy(20), shuffle=True)
-    first, second = list(loader), list(loader)
-    assert first != second
+def test_each_epoch_has_another_order_and_can_be_repeated_or_begun_from_a_state() -> None:
+    loader, other = loader_of(Noisy(20), shuffle=True), loader_of(Noisy(20), shuffle=True)
+    first = list(loader)
+    other.load_state_dict(loader.state_dict())  # between two epochs
+    second = list(loader)
+    assert first != second == list(other)
     assert sorted(all_indices_of(first)) == sorted(all_indices_of(second)) == list(range(20))
     loader.set_epoch(0)
     assert list(loader) == first
-
-
-def test_a_state_after_an_epoch_is_that_of_the_beginning_of_the_next() -> None:
-    loader, other = loader_of(Noisy(20), shuffle=True), loader_of(Noisy(20), shuffle=True)
-    list(loader)
-    other.load_state_dict(loader.state_dict())
-    assert list(other) == list(loader)
 
 
 def test_a_state_of_another_order_is_refused() -> None:
@@ -333,50 +317,32 @@ def test_loading_without_workers_does_not_change_the_random_state_of_the_program
     assert (random.random(), np.random.rand()) == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_exception_of_the_dataset_is_raised_in_place_of_its_batch(workers: int) -> None:
-    with loader_of(Failing(20), num_workers=workers) as loader:
-        batches = iter(loader)
-        assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
-        with pytest.raises(OSError, match=r"the disk is gone: 'sample-7.jpg'") as caught:
-            next(batches)
-        assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
-    if workers:
-        assert "in __getitem__" in caught.value.__notes__[0]
+NOT_REBUILT = r"TwoArguments: 7 of 20 \(this error cannot be rebuilt: TypeError: "
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_that_raises_stop_iteration_does_not_end_the_epoch(workers: int) -> None:
-    with loader_of(RunningDry(12), num_workers=workers) as loader:
-        batches = iter(loader)
-        assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
-        with pytest.raises(RuntimeError, match="the dataset raised StopIteration"):
-            next(batches)
-        assert indices_of(batches) == [[8, 9, 10, 11]]
-
-
-def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:
-    """Return the error for the second batch of a loader, whose other batches are given."""
+@pytest.mark.parametrize(
+    ("dataset", "workers", "kind", "told"),
+    [
+        *((Failing(20), n, OSError, "the disk is gone: 'sample-7.jpg'") for n in (0, 2)),
+        *((RunningDry(20), n, RuntimeError, "the dataset raised StopIteration") for n in (0, 2)),
+        (FailingInTwoArguments(20), 2, RuntimeError, NOT_REBUILT),
+        (HoldingUnrebuildable(20), 2, RuntimeError, "worker made cannot be rebuilt: LookupError: such a sample is not"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Noisy) else None,
+)
+def test_an_error_of_a_sample_is_raised_in_place_of_its_batch(
+    dataset: Noisy, workers: int, kind: type[Exception], told: str
+) -> None:
     # A worker that is forked has what libraries such as tblib made of pickle in this process, and sends more errors.
-    options: dict[str, Any] = {"num_workers": 2, "timeout": 60, "multiprocessing_context": "spawn"}
-    with loader_of(dataset, **options) as loader:
+    options = {"timeout": 60, "multiprocessing_context": "spawn"} if workers else {}
+    with loader_of(dataset, num_workers=workers, **options) as loader:
         batches = iter(loader)
         assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(kind, match=told) as caught:
             next(batches)
         assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
-    return caught.value
-
-
-def test_an_error_that_cannot_be_unpickled_is_raised_as_a_runtime_error() -> None:
-    error = the_error_at_the_second_batch(FailingInTwoArguments(20))
-    assert "TwoArguments: 7 of 20 (this error cannot be rebuilt: TypeError: " in str(error)
-    assert "in __getitem__" in error.__notes__[0]
-
-
-def test_a_sample_that_cannot_be_unpickled_is_an_error_in_its_place() -> None:
-    error = the_error_at_the_second_batch(HoldingUnrebuildable(20))
-    assert str(error) == ("what a loading worker made cannot be rebuilt: LookupError: such a sample is not rebuilt")
+    if workers and isinstance(dataset, Failing | FailingInTwoArguments):
+        assert "in __getitem__" in caught.value.__notes__[0]
 
 
 def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
@@ -480,12 +446,9 @@ loader = ElasticDataLoader(Squares(), 2, num_workers=1, collate_fn=list, multipr
 """
 
 
-def test_a_comparison_of_the_name_in_a_function_is_no_main_guard(site: Site) -> None:
-    done = site.python(COMPARING.format(guard=""))
-    assert done.stdout == "[[0, 1], [4, 9]]\n", done.stderr
-
-
 def test_the_error_of_workers_that_run_the_main_program_names_the_main_guard(site: Site) -> None:
+    done = site.python(COMPARING.format(guard=""))  # a comparison in a function is none
+    assert done.stdout == "[[0, 1], [4, 9]]\n", done.stderr
     done = site.python(COMPARING.format(guard="if __name__ != 'other': "))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
@@ -534,19 +497,16 @@ def test_the_next_epoch_is_loaded_after_workers_could_not_start_in_the_last_one(
         assert all_indices_of(loader) == list(range(20))
 
 
-def test_a_dataset_that_workers_cannot_unpickle_is_an_error() -> None:
-    with (
-        loader_of(Unreadable(20), num_workers=2, multiprocessing_context="spawn") as loader,
-        pytest.raises(RuntimeError, match="the file of this dataset is not there"),
-    ):
-        list(loader)
-
-
-def test_an_error_of_unpickling_the_dataset_that_cannot_be_unpickled_is_reported() -> None:
-    with (
-        loader_of(UnreadableInTwoArguments(20), num_workers=1, timeout=60, multiprocessing_context="spawn") as loader,
-        pytest.raises(RuntimeError, match=r"TwoArguments: 1 of 2 \(this error cannot be rebuilt"),
-    ):
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [
+        (Unreadable(20), "the file of this dataset is not there"),
+        (UnreadableInTwoArguments(20), r"TwoArguments: 1 of 2 \(this error cannot be rebuilt"),
+    ],
+)
+def test_a_dataset_that_workers_cannot_unpickle_is_an_error(dataset: Noisy, told: str) -> None:
+    options = {"num_workers": 2, "timeout": 60, "multiprocessing_context": "spawn"}
+    with loader_of(dataset, **options) as loader, pytest.raises(RuntimeError, match=told):
         list(loader)
 
 
@@ -576,56 +536,43 @@ def test_auto_does_not_use_more_workers_than_are_needed() -> None:
         assert loader.workers <= 4 * len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"num_workers": -1}, "num_workers must be at least 0, not -1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"shuffle": True, "sampler": [1]}, "without shuffle"),
-        ({"batch_sampler": [[1]], "batch_size": 2}, "a batch_sampler decides everything"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
-        ({"sampler": [1], "rank": 0, "world_size": 2}, "a sampler shares the samples among ranks itself"),
-        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1"),
-        ({"num_workers": "auto", "max_workers": 0}, "max_workers must be at least 1, not 0"),
-        ({"num_workers": "auto", "max_workers": -1}, "max_workers must be at least 1, not -1"),
-    ],
-)
-def test_invalid_values_of_arguments_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"num_workers": -1}, ValueError, "num_workers must be at least 0, not -1"),
+    ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+    ({"shuffle": True, "sampler": [1]}, ValueError, "without shuffle"),
+    ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "a batch_sampler decides everything"),
+    ({"rank": 2, "world_size": 2}, ValueError, "rank 2 is not one of 2"),
+    ({"sampler": [1], "rank": 0, "world_size": 2}, ValueError, "a sampler shares the samples among ranks itself"),
+    ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be at least 1"),
+    ({"num_workers": "auto", "max_workers": 0}, ValueError, "max_workers must be at least 1, not 0"),
+    *(
+        ({name: value}, TypeError, f"{name} must be a whole number, not {value!r}")
+        for name, value in [("batch_size", 2.5), ("batch_size", "2"), ("batch_size", True), ("seed", 1.5)]
+    ),
+    ({"num_workers": "2"}, TypeError, "num_workers must be a whole number, or \"auto\" at the start, not '2'"),
+    ({"timeout": "2"}, TypeError, "timeout must be a number of seconds, not '2'"),
+    ({"generator": 5}, TypeError, "generator must be a torch.Generator, not 5"),
+    *(
+        ({name: 5}, TypeError, f"{name} must give one index or batch of indices after another, not 5")
+        for name in ("sampler", "batch_sampler")
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "told"), REFUSED)
+def test_invalid_arguments_are_refused(options: dict[str, Any], kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
         ElasticDataLoader(Noisy(8), **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"batch_size": 2.5}, "batch_size must be a whole number, not 2.5"),
-        ({"batch_size": "2"}, "batch_size must be a whole number, not '2'"),
-        ({"batch_size": True}, "batch_size must be a whole number, not True"),
-        ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
-        ({"num_workers": "2"}, "num_workers must be a whole number, or \"auto\" at the start, not '2'"),
-        ({"timeout": "2"}, "timeout must be a number of seconds, not '2'"),
-        ({"generator": 5}, "generator must be a torch.Generator, not 5"),
-        ({"sampler": 5}, "sampler must give one index or batch of indices after another, not 5"),
-        ({"batch_sampler": 5}, "batch_sampler must give one index or batch of indices after another, not 5"),
-    ],
-)
-def test_arguments_of_a_wrong_type_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(TypeError, match=told):
-        ElasticDataLoader(Noisy(8), **options)
-
-
-def test_integers_of_numpy_are_accepted() -> None:
+def test_positions_are_whole_numbers_from_0_on() -> None:
     loader = loader_of(Noisy(LENGTH), np.int64(4), shuffle=True, seed=np.int64(1))
-    loader.set_epoch(np.int64(0))
-    assert list(loader) == UNDISTURBED
-
-
-def test_a_position_before_the_epoch_is_refused() -> None:
-    loader = loader_of(Noisy(8))
     with pytest.raises(ValueError, match="position must be at least 0, not -4"):
         loader.load_state_dict({**loader.state_dict(), "position": -4})
     with pytest.raises(ValueError, match="epoch must be at least 0, not -1"):
         loader.set_epoch(-1)
+    loader.set_epoch(np.int64(0))
+    assert list(loader) == UNDISTURBED
 
 
 @pytest.mark.parametrize(("sampler", "given"), [(np.array([3, 1, 2]), [[3, 1, 2]]), ([], [])])
@@ -647,23 +594,15 @@ def test_a_loader_has_the_attributes_of_a_pytorch_loader() -> None:
     assert {name: getattr(told, name) for name in asked} == asked
 
 
-def test_a_closed_loader_raises_an_error() -> None:
-    loader = loader_of(Noisy(8), num_workers=1)
-    loader.close()
-    with pytest.raises(ValueError, match="the loader is closed"):
-        iter(loader)
-    with pytest.raises(ValueError, match="the loader is closed"):
-        loader.resize(2)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterator_of_a_closed_loader_raises_an_error(workers: int) -> None:
+def test_a_closed_loader_and_its_iterators_raise_an_error(workers: int) -> None:
     loader = loader_of(Noisy(200), num_workers=workers)
     batches = iter(loader)
     next(batches)
     loader.close()
-    with pytest.raises(ValueError, match="the loader is closed"):
-        next(batches)
+    for use in (lambda: next(batches), lambda: iter(loader), lambda: loader.resize(2)):
+        with pytest.raises(ValueError, match="the loader is closed"):
+            use()
 
 
 TRAINER = """

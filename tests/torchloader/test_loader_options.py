@@ -262,7 +262,7 @@ def test_a_loader_is_an_instance_of_pytorchs_class_and_has_its_samplers() -> Non
         assert type(ours.sampler) is type(theirs.sampler)
         assert type(ours.batch_sampler) is type(theirs.batch_sampler)
         assert ours.collate_fn is theirs.collate_fn
-        assert len(ours) == len(theirs)
+        assert len(iter(ours)) == len(iter(theirs)) == len(ours) == len(theirs)
         for own in vars(theirs).keys() - vars(ours).keys():
             assert own.startswith("_"), own
         if theirs.batch_sampler is not None:

@@ -42,17 +42,23 @@ def streamed(dataset: Any, batch_size: int | None = 4, **options: Any) -> Elasti
 UNDISTURBED = list(streamed(Noisy(LENGTH)))
 
 
-def test_batches_come_from_the_streams_in_turn() -> None:
-    assert list(streamed(Numbers(14), 2)) == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11], [12], [13]]
+def begin(loader: ElasticDataLoader, count: int) -> tuple[list[Any], Any]:
+    """Return the first batches of a loader, and the state that it has then, after JSON and back."""
+    batches = iter(loader)
+    return [next(batches) for _ in range(count)], json.loads(json.dumps(loader.state_dict()))
 
 
-def test_ended_streams_are_skipped() -> None:
+def test_batches_come_from_the_streams_in_turn_and_ended_streams_are_skipped() -> None:
     class Unequal(Numbers):
         def __iter__(self) -> Iterator[Any]:
             stream = next(super().__iter__())
             return iter([f"{stream}{letter}" for letter in "abcd"[: 4 if stream == 1 else stream]])
 
+    assert list(streamed(Numbers(14), 2)) == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11], [12], [13]]
     assert list(streamed(Unequal(3), 1)) == [["1a"], ["2a"], ["1b"], ["2b"], ["1c"], ["1d"]]
+    assert loader_of(Numbers(4), num_workers=3).streams == 3
+    assert streamed(Numbers(4), num_workers="auto").streams == STREAMS
+    assert loader_of(range(4)).streams is None
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -66,10 +72,9 @@ def test_streams_stay_with_their_workers(workers: int) -> None:
 @pytest.mark.parametrize("streams", [0, 4])
 def test_an_inexact_state_is_noticed_and_not_used(kind: type[Noisy], streams: int) -> None:
     whole = list(loader_of(kind(LENGTH), 3, streams=streams))
-    first, second = (loader_of(kind(LENGTH), 3, streams=streams) for _ in range(2))
-    batches = iter(first)
-    begun = [next(batches) for _ in range(6)]
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    begun, state = begin(loader_of(kind(LENGTH), 3, streams=streams), 6)
+    second = loader_of(kind(LENGTH), 3, streams=streams)
+    second.load_state_dict(state)
     with pytest.warns(RuntimeWarning, match=f"{kind.__name__} does not continue from its state_dict"):
         assert begun + list(second) == whole
 
@@ -77,81 +82,56 @@ def test_an_inexact_state_is_noticed_and_not_used(kind: type[Noisy], streams: in
 def test_a_dataset_whose_samples_always_differ_continues_from_its_state(tmp_path: Path) -> None:
     file = tmp_path / "read"
     first, second = (streamed(Unseeded(96, str(file))) for _ in range(2))
-    batches = iter(first)
-    begun = [next(batches) for _ in range(18)]
-    second.load_state_dict(first.state_dict())
-    rest = list(second)
-    assert sorted(number for batch in begun + rest for number, _ in batch) == list(range(96))
+    begun, state = begin(first, 18)
+    second.load_state_dict(state)
+    assert sorted(number for batch in begun + list(second) for number, _ in batch) == list(range(96))
     # The last batch of each stream is read three more times, and none before it.
     assert len(file.read_text().split()) == 96 + 3 * 3 * 4
 
 
-def test_a_dataset_with_a_state_is_not_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("begun_batches", "options"), [(7, {}), (9, {"snapshot_every_n_steps": 2})])
+def test_a_dataset_with_a_state_is_not_read_again(tmp_path: Path, begun_batches: int, options: dict[str, Any]) -> None:
     file = tmp_path / "read"
-    first, second = (streamed(Remembering(48, str(file))) for _ in range(2))
-    batches = iter(first)
-    for _ in range(7):
-        next(batches)
-    second.load_state_dict(first.state_dict())
-    list(second)
-    # Only the last batch of each stream, to see whether the dataset continues as before.
+    first, second = (streamed(Remembering(48, str(file)), **options) for _ in range(2))
+    begun, state = begin(first, begun_batches)
+    second.load_state_dict(state)
+    assert begun + list(second) == list(streamed(Noisy(48)))
+    # Only the last batch of each stream, to see whether the dataset continues as before, or since its last snapshot.
     read = Counter(map(int, file.read_text().split()))
     assert sorted(read) == list(range(48))
     assert sum(read.values()) == 48 + 3 * 4
-
-
-def test_batches_since_the_last_snapshot_are_made_again(tmp_path: Path) -> None:
-    file = tmp_path / "read"
-    first, second = (streamed(Remembering(48, str(file)), 4, snapshot_every_n_steps=2) for _ in range(2))
-    batches = iter(first)
-    begun = [next(batches) for _ in range(9)]  # three of each stream, the last of them after its state
-    second.load_state_dict(first.state_dict())
-    assert begun + list(second) == list(streamed(Noisy(48)))
-    assert len(file.read_text().split()) == 48 + 3 * 4
 
 
 def test_a_loaded_state_keeps_its_number_of_streams_for_its_epoch_only() -> None:
     first, second = loader_of(Numbers(24), 2, streams=3), loader_of(Numbers(24), 2, streams=2)
     whole = list(first)
     first.set_epoch(0)
-    batches = iter(first)
-    begun = [next(batches) for _ in range(4)]
-    second.load_state_dict(first.state_dict())
+    begun, state = begin(first, 4)
+    second.load_state_dict(state)
     assert begun + list(second) == whole
     assert list(second) == list(loader_of(Numbers(24), 2, streams=2))
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "damage", "told"),
     [
-        ({"batch_size": 5}, "batch_size=4, this one has batch_size=5"),
-        ({"rank": 1, "world_size": 2}, "rank=0, this one has rank=1"),
-        ({"streams": 0}, "shared=True, this one has shared=False"),
+        ({"batch_size": 5}, {}, "batch_size=4, this one has batch_size=5"),
+        ({"rank": 1, "world_size": 2}, {}, "rank=0, this one has rank=1"),
+        ({"streams": 0}, {}, "shared=True, this one has shared=False"),
+        ({}, {"streams": []}, "not the state of an ElasticDataLoader"),
+        ({}, {"turn": 3}, "not the state of an ElasticDataLoader"),
     ],
 )
-def test_a_state_of_other_streams_is_refused(options: dict[str, Any], told: str) -> None:
-    first, second = streamed(Numbers(24)), streamed(**{"dataset": Numbers(24), **options})
-    next(iter(first))
+def test_a_state_of_other_streams_is_refused(options: dict[str, Any], damage: dict[str, Any], told: str) -> None:
+    _, state = begin(streamed(Numbers(24)), 1)
     with pytest.raises(ValueError, match=told):
-        second.load_state_dict(first.state_dict())
-
-
-def test_a_position_without_streams_is_refused() -> None:
-    loader = streamed(Numbers(24))
-    next(iter(loader))
-    state = loader.state_dict()
-    for damaged in ({"streams": []}, {"turn": 3}):
-        with pytest.raises(ValueError, match="not the state of an ElasticDataLoader"):
-            loader.load_state_dict({**state, "position": {**state["position"], **damaged}})
+        streamed(Numbers(24), **options).load_state_dict({**state, "position": {**state["position"], **damage}})
 
 
 def test_a_state_of_another_style_of_dataset_is_refused() -> None:
-    first, second = streamed(Numbers(24)), loader_of(range(24))
-    next(iter(first)), next(iter(second))
-    with pytest.raises(ValueError, match="another style of dataset"):
-        second.load_state_dict(first.state_dict())
-    with pytest.raises(ValueError, match="another style of dataset"):
-        first.load_state_dict(second.state_dict())
+    for one, other in ((streamed(Numbers(24)), loader_of(range(24))), (loader_of(range(24)), streamed(Numbers(24)))):
+        with pytest.raises(ValueError, match="another style of dataset"):
+            other.load_state_dict(begin(one, 1)[1])
 
 
 def test_each_epoch_and_each_stream_has_different_reproducible_random_numbers() -> None:
@@ -197,59 +177,38 @@ def test_workers_added_to_an_epoch_without_workers_begin_with_the_next_one() -> 
         assert [*begun, *again] == whole
 
 
+def given(batches: Iterator[Any]) -> list[Any]:
+    """Return the batches, and the texts of errors in their places."""
+    taken: list[Any] = []
+    while True:
+        try:
+            taken.append(next(batches))
+        except OSError as error:
+            taken.append(error.strerror)
+        except StopIteration:
+            return taken
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exception_of_the_dataset_is_raised_in_place_of_its_batch(workers: int) -> None:
     with streamed(Failing(24), 2, num_workers=workers) as loader:
-        batches, taken = iter(loader), []
-        while True:
-            try:
-                taken.append(next(batches))
-            except OSError as error:
-                taken.append(error.strerror)
-            except StopIteration:
-                break
-    assert taken == [
-        [0, 3],
-        [1, 4],
-        [2, 5],
-        [6, 9],
-        "the disk is gone",
-        [8, 11],
-        [12, 15],
-        [10, 13],
-        [14, 17],
-        [18, 21],
-        [16, 19],
-        [20, 23],
-        [22],
-    ]
+        taken = given(iter(loader))
+    assert taken[:6] == [[0, 3], [1, 4], [2, 5], [6, 9], "the disk is gone", [8, 11]]
+    assert taken[6:] == [[12, 15], [10, 13], [14, 17], [18, 21], [16, 19], [20, 23], [22]]
+    with streamed(NotBegun(6), 2, num_workers=workers) as loader:  # a stream that cannot begin ends
+        assert given(iter(loader)) == [[0, 3], "no such shard", [2, 5]]
 
 
-def test_a_stream_that_cannot_begin_raises_an_error_and_ends() -> None:
-    batches = iter(streamed(NotBegun(6), 2))
-    assert next(batches) == [0, 3]
-    with pytest.raises(OSError, match="no such shard"):
-        next(batches)
-    assert list(batches) == [[2, 5]]
-
-
-def test_continuing_with_a_shorter_dataset_raises_an_error() -> None:
-    first, second = streamed(Numbers(48)), streamed(Numbers(12))
-    batches = iter(first)
-    for _ in range(9):
-        next(batches)
-    second.load_state_dict(first.state_dict())
+def test_a_dataset_that_cannot_be_read_again_is_an_error(tmp_path: Path) -> None:
+    _, state = begin(streamed(Numbers(48)), 9)
+    second = streamed(Numbers(12))
+    second.load_state_dict(state)
     with pytest.raises(RuntimeError, match="other samples when it is read again: it ended at batch 1 of stream 0"):
         next(iter(second))
-
-
-def test_an_exception_while_the_dataset_is_read_again_is_raised(tmp_path: Path) -> None:
-    first, second = (streamed(FailingLater(48, str(tmp_path / "gone"))) for _ in range(2))
-    batches = iter(first)
-    for _ in range(9):
-        next(batches)
+    second = streamed(FailingLater(48, str(tmp_path / "gone")))
+    _, state = begin(second, 9)
     (tmp_path / "gone").touch()
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(state)
     with pytest.raises(OSError, match="the disk is gone") as raised:
         next(iter(second))
     assert raised.value.__notes__ == ["stream 0 could not be begun at batch 3 and ends here"]
@@ -292,16 +251,9 @@ def test_ranks_share_the_streams(workers: int) -> None:
 
 def test_a_copy_of_a_loader_has_its_position() -> None:
     loader = streamed(Noisy(LENGTH))
-    batches = iter(loader)
-    begun = [next(batches) for _ in range(5)]
-    loader.load_state_dict(loader.state_dict())
+    begun, state = begin(loader, 5)
+    loader.load_state_dict(state)
     assert begun + list(pickle.loads(pickle.dumps(loader))) == UNDISTURBED
-
-
-def test_the_attribute_streams_has_the_number_of_streams() -> None:
-    assert loader_of(Numbers(4), num_workers=3).streams == 3
-    assert streamed(Numbers(4), num_workers="auto").streams == STREAMS
-    assert loader_of(range(4)).streams is None
 
 
 def test_auto_uses_at_most_one_worker_for_each_stream() -> None:
@@ -332,9 +284,7 @@ def test_incompatible_options_are_errors(dataset: Any, options: dict[str, Any], 
 def test_epochs_after_a_resumed_one_are_whole(workers: int, streams: int) -> None:
     first = loader_of(Restarting(24), streams=streams)
     undisturbed = [list(first) for _ in range(3)]
-    batches = iter(loader := loader_of(Restarting(24), streams=streams))
-    begun = [next(batches) for _ in range(3)]
-    state = json.loads(json.dumps(loader.state_dict()))
+    begun, state = begin(loader_of(Restarting(24), streams=streams), 3)
     with loader_of(Restarting(24), streams=streams, num_workers=workers) as resumed:
         resumed.load_state_dict(state)
         assert [begun + list(resumed), list(resumed), list(resumed)] == undisturbed
@@ -345,10 +295,8 @@ def test_epochs_after_a_resumed_one_of_hugging_face_are_whole(workers: int) -> N
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"number": list(range(24))}).to_iterable_dataset(num_shards=4)
     streams = {"streams": workers, "num_workers": workers}
-    batches = iter(loader := loader_of(dataset, **streams))
-    begun = [next(batches) for _ in range(3)]
-    state = loader.state_dict()
-    loader.close()
+    with loader_of(dataset, **streams) as loader:
+        begun, state = begin(loader, 3)
     with loader_of(dataset, **streams) as resumed:
         resumed.load_state_dict(state)
         epochs = [begun + list(resumed), list(resumed), list(resumed)]

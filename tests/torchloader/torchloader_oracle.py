@@ -1,10 +1,10 @@
-"""Exact solutions of small allocation problems, and random problems."""
+"""Exact solutions of small allocation problems, random problems, and checks of simulated events."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -12,6 +12,9 @@ from scipy.sparse import csr_array
 
 from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Objective
 from torchloader.prediction.curve import Curve
+from torchloader.scheduling.application import Node
+from torchloader.scheduling.log import Records
+from torchloader.simulation.result import Result
 
 
 def worth(demands: Sequence[Demand], allocation: Allocation, objective: Objective = PROPORTIONAL) -> float:
@@ -94,3 +97,19 @@ def problem(
         )
     needed = {node: sum(d.devices.get(node, 0) for d in demands) for node in names}
     return demands, {node: max(1, needed[node] + chance.randint(0, 6 * needed[node] + 4)) for node in names}
+
+
+def replayed(result: Result, nodes: Mapping[str, Node], counts_cores: bool = True) -> Iterator[Records]:
+    """Yield the records after all that happens at once, in which no device or core belongs to two jobs."""
+    records = Records()
+    for event, after in zip(result.events, [*result.events[1:], None], strict=True):
+        records.again(event)
+        if after is not None and after.time == event.time:
+            continue
+        for node, has in nodes.items():
+            here = [each for each in records.values() if node in each.placement]
+            devices = [device for each in here for device in each.placement[node]]
+            assert len(devices) == len(set(devices))
+            assert set(devices) <= set(has.devices)
+            assert not counts_cores or sum(each.workers * len(each.placement[node]) for each in here) <= has.cores
+        yield records
