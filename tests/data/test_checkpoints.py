@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import resource
@@ -18,10 +19,8 @@ import pytest
 
 from dragon.data.ddict import (
     DDict,
-    DDictCheckpointSyncError,
     DDictError,
     DDictFullError,
-    DDictFutureCheckpointError,
     DDictPersistCheckpointError,
     DDictTimeoutError,
     PosixCheckpointPersister,
@@ -84,19 +83,6 @@ def test_a_deleted_key_is_missing_in_that_and_later_checkpoints(make: Make) -> N
     assert ddict.get("key") is None
     ddict.checkpoint_id = 0
     assert ddict["key"] == 1
-
-
-def test_a_retired_checkpoint_cannot_be_written(make: Make) -> None:
-    ddict = make(1, working_set_size=2)
-    manager = ddict.manager(0)
-    for number in range(4):
-        manager.checkpoint_id = number
-        manager["key"] = number
-    manager.checkpoint_id = 1
-    with pytest.raises(DDictCheckpointSyncError, match="checkpoint 1 is retired: manager 0 on node 0 holds 2 to 3"):
-        manager["key"] = 9
-    manager.sync_to_newest_checkpoint()
-    assert (manager.checkpoint_id, manager["key"]) == (3, 3)
 
 
 def test_values_of_retired_checkpoints_use_no_memory(make: Make) -> None:
@@ -184,48 +170,6 @@ def test_put_new_stores_a_non_persistent_key_again_in_each_checkpoint(make: Make
     assert ddict.setdefault("key", 1) == ddict["key"] == 1
 
 
-def write_later(ddict: DDict) -> None:
-    time.sleep(0.2)
-    ddict["key"] = "written"
-
-
-def test_a_reader_waits_for_the_writer(make: Make) -> None:
-    ddict = make(working_set_size=2, wait_for_keys=True)
-    ddict.checkpoint()
-    process = Process(write_later, (ddict,))
-    process.start()
-    assert ddict["key"] == "written"
-    process.join()
-
-
-def write_and_go_on_later(ddict: DDict, key: str) -> None:
-    ddict[key] = 0
-    ddict["ready"] = True
-    time.sleep(0.3)
-    ddict.checkpoint()
-    ddict["gone on"] = True
-    time.sleep(1000)
-
-
-def test_a_new_checkpoint_waits_for_slow_writers(make: Make) -> None:
-    ddict = make(1, working_set_size=2, wait_for_writers=True)
-    key = "key"
-    process = Process(write_and_go_on_later, (ddict.manager(0), key))
-    process.start()
-    mine = ddict.manager(0)
-    mine.wait_for("ready", True, timeout=30)
-    mine.checkpoint_id = 2
-    mine.start_batch_put()
-    mine["key"] = 1
-    with pytest.raises(DDictFutureCheckpointError, match="checkpoint 2 is beyond the working set of manager 0"):
-        mine.end_batch_put()
-    mine["key"] = 2
-    mine.checkpoint_id = 1
-    mine.wait_for("gone on", True, timeout=30)
-    process.kill()
-    process.join()
-
-
 def write_and_die(ddict: DDict) -> None:
     ddict["key"] = 0
 
@@ -269,8 +213,9 @@ def test_a_persisted_checkpoint_can_be_restored(persistent: Callable[..., DDict]
     assert again["k" * 600] is None
 
 
-def test_checkpoints_are_written_when_they_retire(persistent: Callable[..., DDict], tmp_path: Path) -> None:
-    ddict = persistent(persist_freq=2, persist_count=2, working_set_size=2)
+@pytest.mark.parametrize("name", ["kept", "run[1]*"])  # with wildcard characters
+def test_checkpoints_are_written_when_they_retire(persistent: Callable[..., DDict], tmp_path: Path, name: str) -> None:
+    ddict = persistent(name=name, persist_freq=2, persist_count=2, working_set_size=2)
     for number in range(9):
         for key in range(20):
             ddict[key] = (number, key)
@@ -279,15 +224,6 @@ def test_checkpoints_are_written_when_they_retire(persistent: Callable[..., DDic
     ddict.restore(4)
     assert dict(ddict) == {key: (4, key) for key in range(20)}
     assert sorted({file.checkpoint for file in files_in(tmp_path)}) == [4, 6]
-
-
-def test_the_name_of_a_persistent_dictionary_may_have_wildcard_characters(persistent: Callable[..., DDict]) -> None:
-    ddict = persistent(name="run[1]*", persist_count=2)
-    for number in range(4):
-        ddict["step"] = number
-        ddict.persist()
-        ddict.checkpoint()
-    assert ddict.persisted_ids() == [2, 3]
 
 
 def test_checkpoints_also_retire_on_managers_without_writes(persistent: Callable[..., DDict]) -> None:
@@ -301,30 +237,21 @@ def test_checkpoints_also_retire_on_managers_without_writes(persistent: Callable
     assert dict(ddict) == {"the only key": 4}
 
 
-def put_in_three_checkpoints(ddict: DDict) -> None:
-    for _ in range(3):
-        for number in range(len(ddict.manager_nodes)):
-            ddict.manager(number)["key"] = bytes(10_000_000)
-        ddict.checkpoint()
-    for number in range(len(ddict.manager_nodes)):
-        ddict.manager(number)["key"] = 1
-
-
-def test_persisted_ids_include_checkpoints_whose_write_is_pending(persistent: Callable[..., DDict]) -> None:
-    ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
-    put_in_three_checkpoints(ddict)
-    assert ddict.persisted_ids() == [0, 1, 2]
-
-
 def test_pending_checkpoints_are_written_before_a_dictionary_is_destroyed(
     persistent: Callable[..., DDict], tmp_path: Path
 ) -> None:
     ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
-    count = len(ddict.manager_nodes)
-    put_in_three_checkpoints(ddict)
+    managers = range(len(ddict.manager_nodes))
+    for _ in range(3):
+        for number in managers:
+            ddict.manager(number)["key"] = bytes(10_000_000)
+        ddict.checkpoint()
+    for number in managers:
+        ddict.manager(number)["key"] = 1
+    assert ddict.persisted_ids() == [0, 1, 2]  # also those whose write is pending
     ddict.destroy()
     written = sorted((file.manager, file.checkpoint) for file in files_in(tmp_path))
-    assert written == [(manager, checkpoint) for manager in range(count) for checkpoint in range(3)]
+    assert written == [(manager, checkpoint) for manager in managers for checkpoint in range(3)]
     assert persistent(restore_from=2, total_mem=2**28 * System().nnodes).manager(0)["key"] == bytes(10_000_000)
 
 
@@ -358,20 +285,15 @@ def test_the_end_of_a_run_waits_for_a_slow_disk(site: Site, command: list[str]) 
     assert sorted(file.checkpoint for file in files_in(site.folder / "files")) == [0, 1]
 
 
-@pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"]], ids=["one node", "two nodes"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+ENDS = [*itertools.product([("--nodes", "1"), ("--nodes", "2")], ["SIGINT", "SIGTERM", "SIGKILL"]), ((), "SIGINT")]
+
+
+@pytest.mark.parametrize(("command", "name"), ENDS)
 def test_a_signal_ends_the_wait_for_a_disk(
-    site: Site, command: list[str], number: signal.Signals, wait_until: WaitUntil
+    site: Site, command: tuple[str, ...], name: str, wait_until: WaitUntil
 ) -> None:
     process = start_on_a_stopped_disk(site, *command)
-    process.send_signal(number)
-    process.communicate(timeout=15)
-    wait_until(lambda: not site.leftovers())
-
-
-def test_a_signal_ends_the_wait_of_a_program_of_python_for_a_disk(site: Site, wait_until: WaitUntil) -> None:
-    process = start_on_a_stopped_disk(site)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[name])
     process.communicate(timeout=15)
     wait_until(lambda: not site.leftovers())
 
@@ -750,13 +672,6 @@ def test_a_pipe_in_place_of_a_checkpoint_is_refused(persistent: Callable[..., DD
         os.mkfifo(path)
     with pytest.raises(DDictPersistCheckpointError, match="not a regular file"):
         ddict.restore(0)
-
-
-def test_without_a_persister_nothing_is_written(make: Make, tmp_path: Path) -> None:
-    ddict = make(persist_path=str(tmp_path))
-    ddict["key"] = 1
-    ddict.persist()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_with_a_persist_count_of_0_nothing_is_written(persistent: Callable[..., DDict], tmp_path: Path) -> None:

@@ -95,14 +95,6 @@ def test_every_process_finds_keys_at_chosen_managers(make: Make) -> None:
     process.join()
 
 
-def test_copies_and_clones_have_the_keys_at_chosen_managers(make: Make) -> None:
-    ddict, cloned = make(), make()
-    ddict.manager((ddict.which_manager("key") + 1) % len(ddict.manager_nodes))["key"] = 1
-    ddict.clone([cloned.serialize()])
-    with ddict.copy() as copied:
-        assert copied["key"] == cloned["key"] == 1
-
-
 # ---- what each checkpoint shows
 
 
@@ -149,24 +141,14 @@ def test_a_retired_checkpoint_can_be_neither_read_nor_written(make: Make, wait: 
         ddict.clear,
     ]
     for use in uses:
-        with pytest.raises(DDictCheckpointSyncError, match="checkpoint 0 is retired") as raised:
+        with pytest.raises(
+            DDictCheckpointSyncError, match=r"checkpoint 0 is retired: manager \d+ on node \d+ holds 1 to 2"
+        ) as raised:
             use()
         assert raised.value.lib_err == "DRAGON_DDICT_CHECKPOINT_RETIRED"
     ddict.sync_to_newest_checkpoint()
     assert ddict[1] == 2
     assert sum(one.num_keys for one in DDict.attach(ddict.serialize()).stats) == 21
-
-
-def test_a_handle_at_a_retired_checkpoint_raises_an_error(make: Make) -> None:
-    ddict = make(1)
-    late = DDict.attach(ddict.serialize())
-    ddict["key"] = 0
-    ddict.checkpoint()
-    ddict["key"] = 1
-    with pytest.raises(DDictCheckpointSyncError):
-        late["key"]
-    late.sync_to_newest_checkpoint()
-    assert late["key"] == 1
 
 
 # ---- several clients
@@ -250,7 +232,7 @@ def test_a_put_waits_for_slower_writers_and_readers_wait_for_the_put(make: Make)
     ddict.checkpoint_id = 2
     ddict.start_batch_put()
     ddict["mine"] = 1
-    with pytest.raises(DDictFutureCheckpointError) as raised:
+    with pytest.raises(DDictFutureCheckpointError, match="2 is beyond the working set of manager 0") as raised:
         ddict.end_batch_put()
     assert raised.value.lib_err == "DRAGON_DDICT_FUTURE_CHECKPOINT"
     with pytest.raises(DDictFutureCheckpointError):

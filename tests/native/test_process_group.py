@@ -8,7 +8,8 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,131 +46,104 @@ def ignore_interrupts(queue: Queue) -> None:
     time.sleep(1000)
 
 
-def group(*templates: tuple[int, ProcessTemplate], **settings: Any) -> ProcessGroup:
+@contextmanager
+def group(*templates: tuple[int, ProcessTemplate], **settings: Any) -> Iterator[ProcessGroup]:
+    """Start a group, and close it after the block."""
     result = ProcessGroup(**settings)
     for count, template in templates:
         result.add_process(count, template)
     result.init()
     result.start()
-    return result
+    yield result
+    result.close()
 
 
-def test_several_templates_run_together() -> None:
-    queue = Queue()
-    members = group(
-        (2, ProcessTemplate(put, (queue, "a"))), (1, ProcessTemplate(put, (queue, "b"))), (1, ProcessTemplate("true"))
-    )
+def test_several_templates_run_together_and_after_the_block_of_their_group() -> None:
+    queue, large = Queue(), [str(number) * 1000 for number in range(10)] * 40
+    with ProcessGroup() as members:
+        members.add_process(2, ProcessTemplate(put, (queue, "a")))
+        members.add_process(1, ProcessTemplate(put, (queue, "b")))
+        members.add_process(1, ProcessTemplate("sh", ["-c", "test $# = 399", *large]))
+        members.init()
+        members.start()
     members.join()
     assert sorted(queue.get() for _ in range(3)) == ["a", "a", "b"]
-    assert [code for _, code in members.exit_status] == [0, 0, 0, 0]
+    assert [code for _, code in members.exit_status] == [code for _, code in members.inactive_puids] == [0] * 4
     assert members.puids == []
     members.close()
 
 
-def test_a_group_continues_after_its_with_block() -> None:
-    queue = Queue()
-    with ProcessGroup() as members:
-        members.add_process(2, ProcessTemplate(put, (queue, "done")))
-        members.init()
-        members.start()
-    members.join()
-    assert [queue.get(timeout=30) for _ in range(2)] == ["done", "done"]
-    assert [code for _, code in members.inactive_puids] == [0, 0]
-    members.close()
-
-
-def test_a_member_can_be_ended_by_a_real_time_signal() -> None:
-    members = group((1, ProcessTemplate("sh", ["-c", f"kill -{signal.SIGRTMIN + 3} $$"])))
-    with pytest.raises(DragonUserCodeError, match=r"ended with signal SIGRTMIN\+3"):
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (signal.SIGRTMIN + 3, r"SIGRTMIN\+3")])
+def test_a_member_that_a_signal_ends_is_reported_by_it(number: int, name: str) -> None:
+    with (
+        group((1, ProcessTemplate("sh", ["-c", f"kill -{number} $$"]))) as members,
+        pytest.raises(DragonUserCodeError, match=f"ended with signal {name}"),
+    ):
         members.join(30)
-    members.close()
 
 
 def test_puids_after_the_start_are_those_of_all_members_in_order() -> None:
-    members = group((3, ProcessTemplate(sleep)))
-    names = [query(puid).name for puid in members.puids]
-    assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
-    members.kill()
-    members.join()
-    members.close()
-
-
-def test_the_first_failure_is_reported_with_rank_code_and_last_lines() -> None:
-    members = group((1, ProcessTemplate(sleep)), (1, ProcessTemplate(fail, (3, "the reason why"))))
-    with pytest.raises(DragonUserCodeError, match=r"exit codes: \[3\].*(?s:rank 1.*exit code 3.*the reason why)"):
-        members.join(timeout=30)
-    assert members.in_error_state
-    members.stop()
-    members.close()
-
-
-def test_a_killed_member_is_reported_by_its_signal() -> None:
-    members = group((1, ProcessTemplate("sh", ["-c", "kill -9 $$"])))
-    with pytest.raises(DragonUserCodeError, match="SIGKILL"):
+    with group((3, ProcessTemplate(sleep))) as members:
+        names = [query(puid).name for puid in members.puids]
+        assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
+        members.kill()
         members.join()
-    members.close()
 
 
-def test_failures_can_be_ignored() -> None:
-    members = group((2, ProcessTemplate(fail, (3, ""))), ignore_error_on_exit=True)
-    members.join()
-    assert [code for _, code in members.inactive_puids] == [3, 3]
-    members.close()
+def test_the_first_failure_is_reported_with_rank_code_and_last_lines_or_ignored() -> None:
+    with group((1, ProcessTemplate(sleep)), (1, ProcessTemplate(fail, (3, "the reason why")))) as members:
+        with pytest.raises(DragonUserCodeError, match=r"exit codes: \[3\].*(?s:rank 1.*exit code 3.*the reason why)"):
+            members.join(timeout=30)
+        assert members.in_error_state
+        members.stop()
+    with group((2, ProcessTemplate(fail, (3, ""))), ignore_error_on_exit=True) as members:
+        members.join()
+        assert [code for _, code in members.inactive_puids] == [3, 3]
 
 
 def test_a_group_may_be_started_again() -> None:
     queue = Queue()
-    members = group((2, ProcessTemplate(put, (queue, 1))))
-    members.join()
-    members.start()
-    members.join()
-    assert queue.size() == 4
-    members.close()
+    with group((2, ProcessTemplate(put, (queue, 1)))) as members:
+        members.join()
+        members.start()
+        members.join()
+        assert queue.size() == 4
 
 
-def test_members_are_restarted_until_stop_restart(wait_until: Wait) -> None:
+def test_members_are_restarted_until_stop_restart_and_again_after_a_start() -> None:
     queue = Queue()
-    members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
-    for _ in range(4):
-        queue.get(timeout=30)
-    members.stop_restart()
-    members.join(timeout=30)
-    assert len(members.inactive_puids) >= 4
-    members.close()
-
-
-def test_a_stopped_group_that_is_started_again_restarts_its_members() -> None:
-    queue = Queue()
-    members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
-    members.stop()
-    while not queue.empty():
-        queue.get()
-    members.start()
-    assert [queue.get(timeout=30) for _ in range(3)] == [1, 1, 1]
-    members.close()
+    with group((1, ProcessTemplate(put, (queue, 1))), restart=True) as members:
+        for _ in range(4):
+            queue.get(timeout=30)
+        members.stop()
+        while not queue.empty():
+            queue.get()
+        members.start()
+        assert [queue.get(timeout=30) for _ in range(3)] == [1, 1, 1]
+        members.stop_restart()
+        members.join(timeout=30)
+        assert len(members.inactive_puids) >= 3
 
 
 def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
-    members = group((2, ProcessTemplate(sleep)), restart=True)
-    from dragon.globalservices import process
+    with group((2, ProcessTemplate(sleep)), restart=True) as members:
+        from dragon.globalservices import process
 
-    before = members.puids
-    process.kill(before[0])
-    wait_until(lambda: len(now := members.puids) == 2 and now[0] != before[0])
-    assert members.puids[1] == before[1]
-    members.stop()
-    members.close()
+        before = members.puids
+        process.kill(before[0])
+        wait_until(lambda: len(now := members.puids) == 2 and now[0] != before[0])
+        assert members.puids[1] == before[1]
+        members.stop()
 
 
 def test_a_member_whose_program_was_removed_raises_an_error_instead_of_a_restart(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nrm {program}\n")
     program.chmod(0o755)
-    members = group((1, ProcessTemplate(str(program))), restart=True)
-    with pytest.raises(DragonUserCodeError, match=rf"could not be started: .*{program}"):
-        members.join(timeout=30)
-    assert [code for _, code in members.inactive_puids] == [0, 127]
-    members.close()
+    with group((1, ProcessTemplate(str(program))), restart=True) as members:
+        with pytest.raises(DragonUserCodeError, match=rf"could not be started: .*{program}"):
+            members.join(timeout=30)
+        assert [code for _, code in members.inactive_puids] == [0, 127]
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
@@ -205,49 +179,44 @@ def test_stopped_members_end_without_output(site: Site, nodes: str) -> None:
 
 def test_stop_sends_stronger_signals_after_its_patience() -> None:
     queue = Queue()
-    members = group((2, ProcessTemplate(ignore_interrupts, (queue,))))
-    assert [queue.get(timeout=30) for _ in range(2)] == ["ready", "ready"]
-    members.stop(patience=0.1)
-    members.join()  # ended by us: no failure of theirs
-    assert {code for _, code in members.exit_status} <= {-signal.SIGTERM, -signal.SIGKILL}
-    members.close()
+    with group((2, ProcessTemplate(ignore_interrupts, (queue,)))) as members:
+        assert [queue.get(timeout=30) for _ in range(2)] == ["ready", "ready"]
+        members.stop(patience=0.1)
+        members.join()  # ended by us: no failure of theirs
+        assert {code for _, code in members.exit_status} <= {-signal.SIGTERM, -signal.SIGKILL}
 
 
 @pytest.mark.parametrize(("sig", "error"), [("x", TypeError), (None, TypeError), (999, ValueError), (-1, ValueError)])
 def test_an_invalid_signal_is_sent_to_no_member(sig: Any, error: type[Exception]) -> None:
-    members = group((1, ProcessTemplate(sleep)))
-    (puid,) = members.puids
-    for send in (members.send_signal, Process(None, ident=puid).send_signal, functools.partial(kill, puid)):
-        with pytest.raises(error, match=f"not {sig!r}|no signal {sig}: the numbers go up to 64"):
-            send(sig)
-    assert members.puids == [puid]
-    members.stop()
-    members.close()
+    with group((1, ProcessTemplate(sleep))) as members:
+        (puid,) = members.puids
+        for send in (members.send_signal, Process(None, ident=puid).send_signal, functools.partial(kill, puid)):
+            with pytest.raises(error, match=f"not {sig!r}|no signal {sig}: the numbers go up to 64"):
+                send(sig)
+        assert members.puids == [puid]
+        members.stop()
 
 
 def test_walltime_ends_the_group() -> None:
-    members = group((2, ProcessTemplate(sleep)), walltime=0.3)
-    members.join(timeout=30)
-    assert [code for _, code in members.exit_status] == [-9, -9]
-    members.close()
+    with group((2, ProcessTemplate(sleep)), walltime=0.3) as members:
+        members.join(timeout=30)
+        assert [code for _, code in members.exit_status] == [-9, -9]
 
 
 def test_a_timeout_of_join_names_the_running_members() -> None:
-    members = group((1, ProcessTemplate(sleep)))
-    with pytest.raises(TimeoutError, match=str(members.puids[0])):
+    with group((1, ProcessTemplate(sleep))) as members, pytest.raises(TimeoutError, match=str(members.puids[0])):
         members.join(timeout=0.05)
-    members.close()
 
 
 def test_other_processes_may_use_a_group() -> None:
     queue = Queue()
-    members = group((1, ProcessTemplate(sleep)))
-    watcher = group((1, ProcessTemplate(_kill_group, (members, queue))))
-    assert queue.get(timeout=30) == members.puids or members.puids == []
-    members.join(timeout=30)
-    watcher.join()
-    watcher.close()
-    members.close()
+    with (
+        group((1, ProcessTemplate(sleep))) as members,
+        group((1, ProcessTemplate(_kill_group, (members, queue)))) as watcher,
+    ):
+        assert queue.get(timeout=30) == members.puids or members.puids == []
+        members.join(timeout=30)
+        watcher.join()
     with pytest.raises(ValueError, match="init"):
         pickle.dumps(ProcessGroup())
 
@@ -290,14 +259,13 @@ def test_members_run_on_the_processors_of_their_policies(tmp_path: Path) -> None
 
     cpus = sorted(os.sched_getaffinity(0))
     queue = Queue()
-    members = group(
+    with group(
         (1, ProcessTemplate(_affinity, (queue,), policy=Policy(cpu_affinity=[cpus[-1]]))),
         (1, ProcessTemplate(_affinity, (queue,))),
         policy=Policy(cpu_affinity=[cpus[0]]),
-    )
-    members.join()
-    assert sorted(queue.get() for _ in range(2)) == sorted([[cpus[0]], [cpus[-1]]])
-    members.close()
+    ) as members:
+        members.join()
+        assert sorted(queue.get() for _ in range(2)) == sorted([[cpus[0]], [cpus[-1]]])
 
 
 def _affinity(queue: Queue) -> None:
@@ -305,30 +273,28 @@ def _affinity(queue: Queue) -> None:
 
 
 def test_members_can_be_joined_by_their_puids_after_the_start() -> None:
-    members = group((100, ProcessTemplate("true")))
-    assert [Process(None, ident=puid).join() for puid in reversed(members.puids)] == [0] * 100
-    members.close()
+    with group((100, ProcessTemplate("true"))) as members:
+        assert [Process(None, ident=puid).join() for puid in reversed(members.puids)] == [0] * 100
 
 
 def test_members_output_can_be_read_by_one_process_after_another() -> None:
-    members = group(
+    with group(
         (2, ProcessTemplate("sh", ["-c", "seq 1 3; echo bad >&2"], stdout=MSG_PIPE, stderr=MSG_PIPE)),
         (1, ProcessTemplate("true", stdout=MSG_DEVNULL)),
-    )
-    first, second, silent = (Process(None, ident=puid) for puid in members.puids)
-    assert silent.stdout_conn is None
-    answers = Queue()
-    for member in (first, second):
-        assert member.stdout_conn is not None
-        assert member.stdout_conn.recv() == "1\n"
-        reader = Process(_read, (member.stdout_conn, answers))
-        reader.start()
-        reader.join()
-        assert answers.get() == ["2\n", "3\n"]
-    members.join()
-    assert first.stderr_conn is not None
-    assert first.stderr_conn.recv() == "bad\n"
-    members.close()
+    ) as members:
+        first, second, silent = (Process(None, ident=puid) for puid in members.puids)
+        assert silent.stdout_conn is None
+        answers = Queue()
+        for member in (first, second):
+            assert member.stdout_conn is not None
+            assert member.stdout_conn.recv() == "1\n"
+            reader = Process(_read, (member.stdout_conn, answers))
+            reader.start()
+            reader.join()
+            assert answers.get() == ["2\n", "3\n"]
+        members.join()
+        assert first.stderr_conn is not None
+        assert first.stderr_conn.recv() == "bad\n"
 
 
 def _read(connection: Connection, answers: Queue) -> None:
@@ -341,45 +307,26 @@ def _read(connection: Connection, answers: Queue) -> None:
 
 
 def test_a_group_ends_before_its_output_is_read() -> None:
-    members = group((1, ProcessTemplate("seq", ["1", "100000"], stdout=MSG_PIPE)))
-    members.join(timeout=60)
-    ((puid, _),) = members.exit_status
-    connection = Process(None, ident=puid).stdout_conn
-    assert connection is not None
-    assert sum(int(connection.recv()) for _ in range(100_000)) == 100_000 * 100_001 // 2
-    members.close()
+    with group((1, ProcessTemplate("seq", ["1", "100000"], stdout=MSG_PIPE))) as members:
+        members.join(timeout=60)
+        ((puid, _),) = members.exit_status
+        connection = Process(None, ident=puid).stdout_conn
+        assert connection is not None
+        assert sum(int(connection.recv()) for _ in range(100_000)) == 100_000 * 100_001 // 2
 
 
-def test_a_member_reads_the_lines_sent_to_its_stdin() -> None:
-    members = group((1, ProcessTemplate("head", ["-n", "1"], stdin=MSG_PIPE, stdout=MSG_PIPE)))
-    member = Process(None, ident=members.puids[0])
-    assert member.stdin_conn is not None
-    assert member.stdout_conn is not None
-    member.stdin_conn.send("hello\n")
-    assert member.stdout_conn.recv() == "hello\n"
-    members.join()
-    members.close()
-
-
-def test_the_stdin_of_a_member_ends_when_it_is_closed() -> None:
-    members = group((2, ProcessTemplate("cat", stdin=MSG_PIPE, stdout=MSG_PIPE)))
-    for puid in members.puids:
-        member = Process(None, ident=puid)
-        assert member.stdin_conn is not None
-        assert member.stdout_conn is not None
-        member.stdin_conn.send("hello\n")
-        assert member.stdout_conn.recv() == "hello\n"
-        member.stdin_conn.close()
-    members.join(timeout=30)
-    members.close()
-
-
-def test_members_can_have_large_arguments() -> None:
-    arguments = [str(number) * 1000 for number in range(10)] * 40
-    members = group((2, ProcessTemplate("sh", ["-c", "test $# = 399", *arguments])))
-    members.join()
-    assert [code for _, code in members.inactive_puids] == [0, 0]
-    members.close()
+def test_a_member_reads_the_lines_sent_to_its_stdin_until_it_is_closed() -> None:
+    templates = [ProcessTemplate(*command, stdin=MSG_PIPE, stdout=MSG_PIPE) for command in (("cat",), ("head", ["-1"]))]
+    with group(*((1, template) for template in templates)) as members:
+        for puid, closes in zip(members.puids, (True, False), strict=True):
+            member = Process(None, ident=puid)
+            assert member.stdin_conn is not None
+            assert member.stdout_conn is not None
+            member.stdin_conn.send("hello\n")
+            assert member.stdout_conn.recv() == "hello\n"
+            if closes:
+                member.stdin_conn.close()
+        members.join(timeout=30)
 
 
 def test_calls_in_the_wrong_state_and_invalid_arguments_raise_errors() -> None:
@@ -390,23 +337,21 @@ def test_calls_in_the_wrong_state_and_invalid_arguments_raise_errors() -> None:
         empty.start()
     with pytest.raises(pg.DragonProcessGroupSignalError):
         empty.kill()
-    members = group((1, ProcessTemplate(sleep)))
-    before = members.puids
-    members.init()  # as programs for dragonhpc do with a CollectiveGroup
-    assert members.puids == before
-    with pytest.raises(pg.DragonProcessGroupAlreadyInitialized):
-        members.add_process(1, ProcessTemplate(sleep))
-    with pytest.raises(pg.DragonProcessGroupError, match="running"):
-        members.start()
-    members.close()
-    members.close()
+    with group((1, ProcessTemplate(sleep))) as members:
+        before = members.puids
+        members.init()  # as programs for dragonhpc do with a CollectiveGroup
+        assert members.puids == before
+        with pytest.raises(pg.DragonProcessGroupAlreadyInitialized):
+            members.add_process(1, ProcessTemplate(sleep))
+        with pytest.raises(pg.DragonProcessGroupError, match="running"):
+            members.start()
+        members.close()
     with pytest.raises(pg.DragonProcessGroupRunningError):
         members.join()
     with pytest.raises(RuntimeError, match="PMI"):
         ProcessGroup(pmi="carrier pigeon")
     with pytest.raises(ValueError, match="nproc"):
         ProcessGroup().add_process(0, ProcessTemplate(sleep))
-    with pytest.raises(ValueError, match="walltime"):
-        ProcessGroup(walltime=-1)
-    with pytest.raises(ValueError, match="walltime must be a positive number of seconds, not 'x'"):
-        ProcessGroup(walltime="x")  # type: ignore[arg-type]
+    for walltime in (-1, "x"):
+        with pytest.raises(ValueError, match=f"walltime must be a positive number of seconds, not {walltime!r}"):
+            ProcessGroup(walltime=walltime)  # type: ignore[arg-type]
