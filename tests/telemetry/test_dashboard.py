@@ -82,6 +82,7 @@ RUN = {
     "lost": {},
     "signals": {},
 }
+pytestmark = pytest.mark.xdist_group("dashboard")  # they share two runs
 WaitUntil = Callable[[Callable[[], object]], None]
 Start = Callable[..., str]
 
@@ -96,6 +97,13 @@ def start(site: Site) -> Iterator[Start]:
             return runs.enter_context(serving(site, "told", *words))
 
         yield begin
+
+
+@pytest.fixture(scope="module")
+def link(shared_site: Site) -> Iterator[str]:
+    """The link to the page of a run of one node."""
+    with serving(shared_site, "told", "--dashboard", shared_site.write(PROGRAM, "plain.py")) as link:
+        yield link
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one node", "two nodes"])
@@ -138,17 +146,16 @@ def test_the_page_says_that_the_run_is_over(site: Site, browser: Any) -> None:
     browser.locator("#trouble", has_text="The run is over").wait_for()
 
 
-def test_the_page_sends_no_requests_to_other_servers(start: Start, browser: Any) -> None:
+def test_the_page_sends_no_requests_to_other_servers(link: str, browser: Any) -> None:
     asked: list[str] = []
     browser.on("request", lambda request: asked.append(request.url))
-    link = start()
     browser.goto(link)
     browser.locator("#processes td", has_text="head").first.wait_for()
     assert {url.rsplit("/", 1)[0] for url in asked} == {link.rsplit("/", 1)[0]}
 
 
-def test_requests_for_data_require_the_token_of_the_link(start: Start) -> None:
-    address, token = start().split("#")
+def test_requests_for_data_require_the_token_of_the_link(link: str) -> None:
+    address, token = link.split("#")
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         urllib.request.urlopen(f"{address}run", timeout=30)
     refused.value.close()
@@ -159,15 +166,15 @@ def test_requests_for_data_require_the_token_of_the_link(start: Start) -> None:
 
 
 @pytest.mark.parametrize("question", ["query?since=soon", "query?interval=-1", "lifetimes?since=inf", "output?puid=x"])
-def test_an_invalid_query_is_refused(start: Start, question: str) -> None:
-    address, token = start().split("#")
+def test_an_invalid_query_is_refused(link: str, question: str) -> None:
+    address, token = link.split("#")
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         get(address + question, token)
     refused.value.close()
 
 
-def test_a_query_with_any_interval_is_answered(start: Start, wait_until: WaitUntil) -> None:
-    address, token = start().split("#")
+def test_a_query_with_any_interval_is_answered(link: str, wait_until: WaitUntil) -> None:
+    address, token = link.split("#")
 
     def records(interval: str) -> list[dict[str, Any]]:
         names = ",".join(json.loads(get(f"{address}run", token))["names"])
@@ -181,8 +188,8 @@ def test_a_query_with_any_interval_is_answered(start: Start, wait_until: WaitUnt
         assert records(interval)
 
 
-def test_a_request_is_answered_despite_many_silent_connections(start: Start) -> None:
-    address, token = start().split("#")
+def test_a_request_is_answered_despite_many_silent_connections(link: str) -> None:
+    address, token = link.split("#")
     port = int(address.split("/")[2].rpartition(":")[2])
     strangers = [socket.socket() for _ in range(600)]
     for stranger in strangers:
@@ -193,8 +200,8 @@ def test_a_request_is_answered_despite_many_silent_connections(start: Start) -> 
         stranger.close()
 
 
-def test_an_invalid_address_is_refused(start: Start) -> None:
-    port = int(start().split("/")[2].rpartition(":")[2])
+def test_an_invalid_address_is_refused(link: str) -> None:
+    port = int(link.split("/")[2].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"GET //[ HTTP/1.1\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from conftest import Site
+from together import failures
 from torchloader import ElasticDataLoader
 
 PROGRAM = """
@@ -85,14 +86,19 @@ def holders(file):
 """
 
 
-# What can be shown in one run of three nodes, each by a function.
 TOGETHER = """
+import select
+
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+
+
 class Stream:
     def __iter__(self):
         return iter([(index, current().hostname) for index in range(100)])
 
 
-def workers_on_other_nodes_give_the_same_batches():
+def check_workers_on_other_nodes_give_the_same_batches():
     with loader() as here, loader(workers_on=NODES[1:]) as there:
         for _ in range(2):
             ours, theirs = list(here), list(there)
@@ -102,7 +108,7 @@ def workers_on_other_nodes_give_the_same_batches():
     assert {host for batch in theirs for *_, host, _ in batch} <= set(NODES[1:])
 
 
-def workers_are_placed_round_robin_on_the_named_nodes():
+def check_workers_are_placed_round_robin_on_the_named_nodes():
     with loader(workers_on=NODES, dataset=Slow, persistent_workers=True) as batches:
         hosts = {}
         while len(hosts) < 4:  # as some are ready before others
@@ -110,7 +116,7 @@ def workers_are_placed_round_robin_on_the_named_nodes():
     assert sorted(hosts.values()) == sorted([*NODES, NODES[0]])
 
 
-def workers_can_move_to_other_nodes_during_an_epoch():
+def check_workers_can_move_to_other_nodes_during_an_epoch():
     given, hosts, moves = [], [], {4: NODES[1:], 24: NODES[:1]}
     with loader(Slow, workers_on=NODES[0]) as batches:
         for number, batch in enumerate(batches):
@@ -126,13 +132,13 @@ def workers_can_move_to_other_nodes_during_an_epoch():
     assert (set(hosts), hosts[-1]) == (set(NODES), NODES[0])
 
 
-def streams_of_an_iterable_style_dataset_are_read_on_other_nodes():
+def check_streams_of_an_iterable_style_dataset_are_read_on_other_nodes():
     with ElasticDataLoader(Stream(), 10, num_workers=1, collate_fn=list, workers_on=NODES[1]) as batches:
         read = [sample for batch in batches for sample in batch]
     assert read == [(index, NODES[1]) for index in range(100)]
 
 
-def auto_works_with_workers_on_other_nodes():
+def check_auto_works_with_workers_on_other_nodes():
     options = {"num_workers": "auto", "collate_fn": list, "workers_on": NODES[1:]}
     with ElasticDataLoader(Slow(), 8, **options) as batches:
         while batches.workers < 2:
@@ -141,7 +147,7 @@ def auto_works_with_workers_on_other_nodes():
         assert batches.tuning is not None
 
 
-def the_workers_of_another_node_share_one_copy_of_the_dataset():
+def check_the_workers_of_another_node_share_one_copy_of_the_dataset():
     with loader(Placed, workers_on=NODES[1:], persistent_workers=True) as batches:
         for _ in range(2):
             workers = looked_at(batches)
@@ -151,17 +157,18 @@ def the_workers_of_another_node_share_one_copy_of_the_dataset():
             batches.dataset.values = VALUES + 1
 
 
-if __name__ == "__main__":
-    for case in (
-        workers_on_other_nodes_give_the_same_batches,
-        workers_are_placed_round_robin_on_the_named_nodes,
-        workers_can_move_to_other_nodes_during_an_epoch,
-        streams_of_an_iterable_style_dataset_are_read_on_other_nodes,
-        auto_works_with_workers_on_other_nodes,
-        the_workers_of_another_node_share_one_copy_of_the_dataset,
-    ):
-        case()
-        print(case.__name__)
+def train(queue):
+    for batch in loader(Slow, workers_on=NODES[1]):
+        queue.put(batch[0][3])
+
+
+def check_workers_end_if_the_trainer_is_killed():
+    queue = Queue()
+    trainer = Process(train, (queue,))
+    trainer.start()
+    worker = os.pidfd_open(queue.get(timeout=60))
+    trainer.kill()
+    assert select.select([worker], [], [], 30)[0]
 """
 
 
@@ -170,9 +177,8 @@ def run(site: Site, nodes: int, source: str) -> subprocess.CompletedProcess[str]
 
 
 def test_workers_on_other_nodes(site: Site) -> None:
-    done = run(site, 3, TOGETHER)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert len(done.stdout.splitlines()) == 6
+    found = failures(site, PROGRAM + TOGETHER, "--nodes", "3")
+    assert (found, found.stderr) == ({}, "")
 
 
 def test_resize_refuses_workers_on_for_a_loader_made_without_it() -> None:
@@ -248,34 +254,6 @@ if __name__ == "__main__":
     )
     assert done.stdout == "True\n", done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_workers_on_other_nodes_end_if_the_trainer_is_killed(site: Site) -> None:
-    done = run(
-        site,
-        2,
-        """
-from dragon.native.process import Process
-from dragon.native.queue import Queue
-
-
-def train(queue):
-    for batch in loader(Slow, workers_on=NODES[1]):
-        queue.put(batch[0][3])
-
-
-if __name__ == "__main__":
-    queue = Queue()
-    trainer = Process(train, (queue,))
-    trainer.start()
-    worker = os.pidfd_open(queue.get(timeout=60))
-    trainer.kill()
-    import select
-
-    print(bool(select.select([worker], [], [], 30)[0]))
-""",
-    )
-    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize(
