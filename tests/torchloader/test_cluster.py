@@ -42,6 +42,8 @@ def test_jobs_run_from_their_arrival_to_their_end(cluster: Cluster) -> None:
     for name in ("first", "second"):
         assert cluster.states(name) == ["queued", "starting", "running", "finished"]
         assert in_order(cluster.samples(name))
+        record = replay(cluster.folder / "events.jsonl")[name]
+        assert (record.state, record.progress) == ("finished", 40)
     assert "second" in cluster.out
     assert (cluster.folder / "pace.csv").read_text().startswith("time,application,iteration,samples_per_second")
 
@@ -136,15 +138,22 @@ def test_invalid_commands_are_refused_with_a_reason(cluster: Cluster) -> None:
 
 
 def test_jobs_can_be_submitted_to_a_workload_that_is_held_open(cluster: Cluster) -> None:
-    cluster.start(cluster.job("first", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    jobs = cluster.job("first", 5, 0.001, 0.01), cluster.job("late", 5, 0.001, 0.01, arrival=100_000)
+    cluster.start(*jobs, options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("first", "finished")
-    path = cluster.site.write(cluster.job("second", 5, 0.001, 0.01), "more.toml")
-    assert cluster.command("submit", str(path)).stdout == "second is starting\n"
-    cluster.until_state("second", "finished")
-    assert cluster.command("submit", str(path)).stdout == "second-2 is starting; there is another second\n"
-    cluster.until_state("second-2", "finished")
+    for name, given in (("second", "second"), ("second", "second-2"), ("late", "late-2")):
+        path = cluster.site.write(cluster.job(name, 5, 0.001, 0.01), "more.toml")
+        other = "" if given == name else f"; there is another {name}"
+        assert cluster.command("submit", str(path)).stdout == f"{given} is starting{other}\n"
+        cluster.until_state(given, "finished")
+    settings = cluster.folder / "settings.json"
+    settings.rename(cluster.folder / "kept.json")
+    settings.symlink_to("/dev/full")
+    assert cluster.command("stop").stderr == f"torchloader: {settings}: No space left on device\n"
+    (cluster.folder / "kept.json").replace(settings)
     assert cluster.command("stop").returncode == 0
     assert cluster.end() == 0
+    assert cluster.err == ""
 
 
 def test_jobs_continue_if_stdout_is_closed(cluster: Cluster) -> None:
@@ -165,28 +174,6 @@ def test_a_command_that_timed_out_is_not_executed_later(cluster: Cluster) -> Non
     assert "the master did not answer in 15 s" in cluster.command("submit", str(path)).stderr
     cluster.signal("master", signal.SIGCONT)
     assert cluster.command("submit", str(path)).stdout == "late is starting\n"
-    assert cluster.command("stop").returncode == 0
-    assert cluster.end() == 0
-
-
-def test_the_error_of_a_command_about_a_full_disk_names_the_file(cluster: Cluster) -> None:
-    cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
-    cluster.until_state("job", "finished")
-    settings = cluster.folder / "settings.json"
-    settings.rename(cluster.folder / "kept.json")
-    settings.symlink_to("/dev/full")
-    assert cluster.command("stop").stderr == f"torchloader: {settings}: No space left on device\n"
-    (cluster.folder / "kept.json").replace(settings)
-    assert cluster.command("stop").returncode == 0
-    assert cluster.end() == 0
-    assert cluster.err == ""
-
-
-def test_a_submitted_job_does_not_get_the_name_of_a_later_one(cluster: Cluster) -> None:
-    cluster.start(cluster.job("late", 5, 0.001, 0.01, arrival=100_000))
-    path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
-    cluster.until(lambda: cluster.command("status").returncode == 0)
-    assert cluster.command("submit", str(path)).stdout == "late-2 is starting; there is another late\n"
     assert cluster.command("stop").returncode == 0
     assert cluster.end() == 0
 
@@ -229,30 +216,23 @@ def test_commands_without_a_workload_report_one_error(site: Site) -> None:
         assert done.stderr == NOTHING_RUNS
 
 
-@pytest.mark.parametrize(
-    ("deed", "told"),
-    [
-        ("crash", "ended with exit code 1; it last wrote:\nno such data set"),
-        ("raise", "RuntimeError: the gradient is not a number"),
-        ("hang", "no rank has reported anything for 8 s"),
-    ],
-)
-def test_a_failed_job_has_a_reason_and_the_others_continue(cluster: Cluster, deed: str, told: str) -> None:
+def test_a_failed_job_has_a_reason_and_the_others_continue(cluster: Cluster) -> None:
+    reasons = {
+        "crash": "ended with exit code 1; it last wrote:\nno such data set",
+        "raise": "RuntimeError: the gradient is not a number",
+        "hang": "no rank has reported anything for 8 s",
+        "write": "/dev/full",
+    }
     cluster.start(
-        cluster.job("bad", 50, 0.001, 0.01, deed),
+        *(cluster.job(name, 50, 0.001, 0.01, name) for name in ("crash", "raise", "hang")),
+        cluster.job("write", 50, 0.001, 0.01, output_folder="/dev/full"),
         cluster.job("good", 100, 0.001, 0.02),
-        options=("--device", "cpu", "--cores", "8", "--silence", "8"),
+        options=("--device", "cpu", "--cores", "10", "--silence", "8"),
     )
     assert cluster.end() == 1
-    assert cluster.states("bad")[-1] == "failed"
-    assert told in cluster.reason("bad")
-    assert cluster.states("good")[-1] == "finished"
-
-
-def test_a_job_that_writes_to_a_full_disk_fails(cluster: Cluster) -> None:
-    cluster.start(cluster.job("bad", 50, 0.001, 0.01, output_folder="/dev/full"), cluster.job("good", 20, 0.001, 0.01))
-    assert cluster.end() == 1
-    assert "/dev/full" in cluster.reason("bad")
+    for name, reason in reasons.items():
+        assert cluster.states(name)[-1] == "failed"
+        assert reason in cluster.reason(name)
     assert cluster.states("good")[-1] == "finished"
 
 
@@ -330,13 +310,6 @@ def test_later_jobs_are_submitted_although_the_submitter_is_killed(cluster: Clus
     cluster.kill("submitter")
     assert cluster.end() == 0, cluster.err
     assert cluster.states("second")[-1] == "finished"
-
-
-def test_replaying_the_log_gives_the_final_records(cluster: Cluster) -> None:
-    cluster.start(cluster.job("job", 20, 0.001, 0.01))
-    assert cluster.end() == 0
-    record = replay(cluster.folder / "events.jsonl")["job"]
-    assert (record.state, record.progress) == ("finished", 20)
 
 
 def test_an_interrupted_run_can_be_continued_in_the_same_folder(cluster: Cluster) -> None:

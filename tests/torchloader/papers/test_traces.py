@@ -33,7 +33,7 @@ pod-4,11908,47104,1,1000,,BE,Pending,70,140,
 """
 GAVEL = "ResNet-18 (batch size 32)\tpython3 main.py\t--num_steps\t1\t1104675\t6.000000\t4\n"
 TRACES = Path(__file__).parents[1] / "traces"
-PHILLY = [
+PHILLY: list[dict[str, object]] = [
     {
         "status": "Pass",
         "vc": "v",
@@ -44,28 +44,41 @@ PHILLY = [
             {
                 "start_time": "2017-10-07 01:12:00",
                 "end_time": "2017-10-07 01:13:00",
-                "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu0", "gpu1"]}],
+                "detail": [{"ip": ip, "gpus": ["gpu0", "gpu1"]} for ip in ("m1", "m2")],
             },
             {"start_time": "2017-10-07 01:14:00", "end_time": "None", "detail": []},
         ],
     },
     {"status": "Killed", "vc": "v", "jobid": "application_2", "user": "u", "submitted_time": "None", "attempts": []},
 ]
+# Of each job the name, the arrival, the devices, and the seconds of its training. Jobs without devices, or that never
+# ran, are left out.
+FORMS: dict[str, tuple[str, list[tuple[str, float, int, float]]]] = {
+    "helios": (HELIOS, [("6", 0, 1, 36848), ("7", 26, 4, 249)]),
+    "pollux": (POLLUX, [("cifar10-0", 0, 6, 1800 / 6), ("imagenet-11", 1497, 32, 720_000 / 32)]),
+    "sia": (POLLUX, [("cifar10-0", 0, 6, 1800 / 6), ("imagenet-11", 1497, 32, 720_000 / 32)]),
+    "pai": (PAI, [("pod-2", 0, 8, 600), ("pod-1", 50, 1, 1140)]),
+    "philly": (json.dumps(PHILLY), [("application_1", 0, 4, 60)]),
+    "gavel": (GAVEL, [("resnet-18-1", 0, 4, 1_104_675 / 41.6 / 4)]),
+}
 
 
-def test_traces_of_helios_are_read(tmp_path: Path) -> None:
-    (tmp_path / "cluster_log.csv").write_text(HELIOS)
-    first, second = read_trace(tmp_path / "cluster_log.csv", "helios")
-    assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.workers) == ("6", 0, 1, 6)
-    assert (second.spec.name, second.spec.arrival, second.spec.size, second.spec.requested) == ("7", 26, 4, 4)
-    assert second.shortest == pytest.approx(249, rel=0.01)
+@pytest.mark.parametrize("form", FORMS)
+def test_traces_of_each_format_are_read(tmp_path: Path, form: str) -> None:
+    content, expected = FORMS[form]
+    (tmp_path / "workload-1").write_text(content)
+    jobs = read_trace(tmp_path / "workload-1", form)
+    assert [(job.spec.name, job.spec.arrival, job.spec.size) for job in jobs] == [each[:3] for each in expected]
+    assert [job.shortest for job in jobs] == pytest.approx([each[3] for each in expected], rel=0.02)
 
 
-def test_traces_of_pollux_are_read(tmp_path: Path) -> None:
-    (tmp_path / "workload-1.csv").write_text(POLLUX)
-    first, second = read_trace(tmp_path / "workload-1.csv", "pollux")
-    assert (first.spec.arch, first.spec.size, second.spec.arrival) == ("cifar10", 6, 1604 - 107)
-    assert second.shortest * 32 == pytest.approx(200 * 3600, rel=0.01)
+def test_cores_and_networks_are_those_of_the_trace(tmp_path: Path) -> None:
+    for form, content, told in (("helios", HELIOS, [6, 4]), ("pai", PAI, [11, 12])):
+        (tmp_path / form).write_text(content)
+        assert [job.spec.requested for job in read_trace(tmp_path / form, form)] == told
+    for form, content, told in (("pollux", POLLUX, ["cifar10", "imagenet"]), ("gavel", GAVEL, ["resnet-18"])):
+        (tmp_path / form).write_text(content)
+        assert [job.spec.arch for job in read_trace(tmp_path / form, form)] == told
 
 
 def test_policies_are_equal_on_a_trace_whose_jobs_need_few_cores() -> None:
@@ -85,39 +98,12 @@ def test_cores_of_any_node_shorten_jobs_of_philly() -> None:
     assert ours.mean_completion < 0.85 * fields.mean_completion
 
 
-def test_traces_of_sia_have_the_format_of_pollux(tmp_path: Path) -> None:
-    (tmp_path / "workload-1.csv").write_text(POLLUX)
-    assert read_trace(tmp_path / "workload-1.csv", "sia") == read_trace(tmp_path / "workload-1.csv", "pollux")
-
-
-def test_traces_of_pai_are_read_without_jobs_that_had_no_device_or_never_ran(tmp_path: Path) -> None:
-    (tmp_path / "openb_pod_list_default.csv").write_text(PAI)
-    first, second = read_trace(tmp_path / "openb_pod_list_default.csv", "pai")
-    assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.requested) == ("pod-2", 0, 8, 11)
-    assert (second.spec.name, second.spec.arrival, second.spec.size, second.spec.requested) == ("pod-1", 50, 1, 12)
-    assert second.shortest == pytest.approx(1140, rel=0.02)
-
-
-def test_traces_of_philly_are_read(tmp_path: Path) -> None:
-    (tmp_path / "cluster_job_log").write_text(json.dumps(PHILLY))
-    (only,) = read_trace(tmp_path / "cluster_job_log", "philly")
-    assert (only.spec.name, only.spec.size) == ("application_1", 4)
-    assert only.shortest == pytest.approx(60, rel=0.02)
-
-
 def test_traces_of_gavel_are_read() -> None:
     jobs = read_trace(TRACES / "gavel-max-min-fairness.trace", "gavel")
     first, last = next(job for job in jobs if job.spec.name == "resnet-18-1"), jobs[-1]
     assert (len(jobs), first.spec.arrival, last.spec.arrival) == (60, 0, 15637)
     assert (first.spec.arch, first.spec.size, first.spec.batch) == ("resnet-18", 4, 4 * 128)
     assert first.shortest == pytest.approx(925_982 / 13.0 / 4, rel=0.01)
-
-
-def test_older_traces_of_gavel_are_read(tmp_path: Path) -> None:
-    (tmp_path / "old.trace").write_text(GAVEL)
-    (only,) = read_trace(tmp_path / "old.trace", "gavel")
-    assert (only.spec.arch, only.spec.size) == ("resnet-18", 4)
-    assert only.shortest == pytest.approx(1_104_675 / 41.6 / 4, rel=0.01)
 
 
 def test_drawn_attributes_depend_only_on_the_seed_and_the_name(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -299,20 +299,41 @@ def free_port() -> str:
         return str(listening.getsockname()[1])
 
 
+@contextmanager
+def two_ranks(target: Any, *args: Any, masters: Sequence[dict[str, str]] = ({}, {})) -> Iterator[list[Process]]:
+    """Start two ranks, and end those that the block leaves."""
+    processes = []
+    for place, master in enumerate(masters):
+        told = {"RANK": place, "WORLD_SIZE": 2, "LOCAL_RANK": place, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
+        environment = {name: str(value) for name, value in told.items()} | master
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        processes.append(Process(target, args, env=environment))
+        processes[-1].start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.is_alive:
+                process.kill()
+                process.join()
+
+
+def both_end(processes: list[Process], results: Queue) -> list[Any]:
+    """Return what both ranks have put into the queue, once they have ended."""
+    told = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(timeout=30)
+    assert [process.returncode for process in processes] == [0, 0]
+    results.destroy()
+    return told
+
+
 def test_two_ranks_pause_together_and_continue_with_the_same_weights(tmp_path: Path) -> None:
     masters, results = (Master(), Master()), Queue(0)
-    processes = []
+    folders = str(tmp_path / "undisturbed"), str(tmp_path / "paused")
     ports = free_port(), free_port(), free_port()
-    for place, master in enumerate(masters):
-        environment = master.environment(
-            tmp_path, RANK=place, WORLD_SIZE=2, LOCAL_RANK=place, MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS=1
-        )
-        folders = str(tmp_path / "undisturbed"), str(tmp_path / "paused")
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        process = Process(rank, (folders, ports, results), env=environment)
-        process.start()
-        processes.append(process)
-    try:
+    environments = [master.environment(tmp_path) for master in masters]
+    with two_ranks(rank, folders, ports, results, masters=environments) as processes:
         # The order comes to the ranks at different times.
         for master in masters:
             while not isinstance(decode_report(master.reports.get(timeout=60)), Leaves):
@@ -321,48 +342,22 @@ def test_two_ranks_pause_together_and_continue_with_the_same_weights(tmp_path: P
         for master in masters:
             master.order(Pause())
             time.sleep(0.02)
-        told = [results.get(timeout=20) for _ in masters]
-        for process in processes:
-            process.join(timeout=30)
-        assert [process.returncode for process in processes] == [0, 0]
-        left = [decode_report(each["report"]) for each in told]
-        paused = [report for report in left if isinstance(report, Leaves) and report.how == "paused"]
-        assert sorted(report.rank for report in paused) == [0, 1]
-        assert len({report.iteration for report in paused}) == 1
-        assert [each["equal"] for each in told] == [True, True]
-        assert told[0]["weights"] == told[1]["weights"]
-    finally:
-        for process in processes:
-            if process.is_alive:
-                process.kill()
-                process.join()
-        for master in masters:
-            master.destroy()
-        results.destroy()
+        told = both_end(processes, results)
+    left = [decode_report(each["report"]) for each in told]
+    paused = [report for report in left if isinstance(report, Leaves) and report.how == "paused"]
+    assert sorted(report.rank for report in paused) == [0, 1]
+    assert len({report.iteration for report in paused}) == 1
+    assert [each["equal"] for each in told] == [True, True]
+    assert told[0]["weights"] == told[1]["weights"]
+    for master in masters:
+        master.destroy()
 
 
 def test_each_rank_continues_from_its_position_and_another_number_is_refused(tmp_path: Path) -> None:
-    results, ports = Queue(0), [free_port() for _ in range(2)]
-    processes = []
-    for place in range(2):
-        told = {"RANK": place, "WORLD_SIZE": 2, "LOCAL_RANK": place, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
-        environment = {name: str(value) for name, value in told.items()}
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        process = Process(place_of_a_rank, (str(tmp_path), ports, results), env=environment)
-        process.start()
-        processes.append(process)
-    try:
-        given = [results.get(timeout=60) for _ in processes]
-        for process in processes:
-            process.join(timeout=30)
-        assert [process.returncode for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            if process.is_alive:
-                process.kill()
-                process.join()
-        results.destroy()
-    assert sorted(number for each in given for number in each) == list(range(48))
+    results = Queue(0)
+    with two_ranks(place_of_a_rank, str(tmp_path), [free_port() for _ in range(2)], results) as processes:
+        both = both_end(processes, results)
+    assert sorted(number for each in both for number in each) == list(range(48))
     with Session.join(tmp_path, device="cpu") as session:
         loader = session.loader(SHUFFLED, 2, streams=2, collate_fn=list)
         with pytest.raises(ValueError, match=r"each of 2 ranks has its own place in the loader, .* there are 1 now"):
