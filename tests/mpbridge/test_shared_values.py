@@ -72,38 +72,18 @@ def test_values_of_dragon_and_of_the_standard_library_can_have_the_same_type(sit
             for value in values:
                 value.value += 1
 
+        def added(method, *values):
+            process = mp.get_context(method).Process(target=add, args=values)
+            process.start()
+            process.join()
+            return [value.value for value in values]
+
+        def own():
+            return mp.get_context("dragon").RawValue("i", 1)
+
         if __name__ == "__main__":
             standard = copy(c_int(1))
-            for method in ("dragon", "spawn", "dragon"):
-                context = mp.get_context(method)
-                own = context.RawValue("i", 1)
-                more = () if method == "spawn" else (own,)
-                process = context.Process(target=add, args=(standard, *more))
-                process.start()
-                process.join()
-                print(standard.value, own.value, end=" ")
+            print(added("dragon", standard, own()), added("spawn", standard), added("dragon", standard, own()))
+            print(*(added("dragon", make()) for make in (lambda: copy(c_int(1)), own, lambda: copy(c_int(1)))))
     """)
-    assert result.stdout == "2 2 3 1 4 2 ", result.stderr
-
-
-def test_values_of_both_libraries_with_the_same_type_can_be_sent_in_turn(site: Site) -> None:
-    result = site.python("""
-        import multiprocessing as mp
-        from ctypes import c_int
-        from multiprocessing.sharedctypes import copy
-
-        import dragon
-
-        def add(value):
-            value.value += 1
-
-        if __name__ == "__main__":
-            context = mp.get_context("dragon")
-            for make in (lambda: copy(c_int(1)), lambda: context.RawValue("i", 1), lambda: copy(c_int(1))):
-                value = make()
-                process = context.Process(target=add, args=(value,))
-                process.start()
-                process.join()
-                print(value.value, end=" ")
-    """)
-    assert result.stdout == "2 2 2 ", result.stderr
+    assert result.stdout == "[2, 2] [3] [4, 2]\n[2] [2] [2]\n", result.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,18 +34,27 @@ if __name__ == "__main__":
     print("told", flush=True)
     sys.stdin.read()
 """
+pytestmark = pytest.mark.xdist_group("top")  # they share a run
 RUN = RunState("3fa9c1", "train.py", 1000.0, ["a", "b"], {}, 4, 1.0)
 
 
-@pytest.fixture
-def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """A run of two nodes, in which a process has failed."""
+@contextmanager
+def begun(site: Site) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of two nodes, in which a process has failed; end it after the block."""
     process = site.start(*dragon("--nodes", "2", site.write(PROGRAM)), stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "told\n"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", site.environment["XDG_RUNTIME_DIR"])
-    yield process
-    process.communicate(timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", site.environment["XDG_RUNTIME_DIR"])
+        yield process
+    if process.poll() is None:
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def run(shared_site: Site) -> Iterator[subprocess.Popen[str]]:
+    with begun(shared_site) as process:
+        yield process
 
 
 def show(process: subprocess.Popen[str], act: Callable[[Any], Awaitable[None]]) -> None:
@@ -108,24 +118,26 @@ def test_rows_are_sorted_by_any_column_both_ways(run: subprocess.Popen[str]) -> 
     show(run, act)
 
 
-def test_the_end_of_the_run_is_shown(run: subprocess.Popen[str]) -> None:
-    async def act(pilot: Any) -> None:
-        await until(pilot, lambda: len(lines(pilot, "Nodes")) == 2)
-        await asyncio.to_thread(run.communicate, timeout=60)
-        await until(pilot, lambda: "is gone" in str(pilot.app.query_one("#facts").render()))
+def test_the_end_of_the_run_is_shown(site: Site) -> None:
+    with begun(site) as run:
 
-    show(run, act)
+        async def act(pilot: Any) -> None:
+            await until(pilot, lambda: len(lines(pilot, "Nodes")) == 2)
+            await asyncio.to_thread(run.communicate, timeout=60)
+            await until(pilot, lambda: "is gone" in str(pilot.app.query_one("#facts").render()))
+
+        show(run, act)
 
 
 @pytest.mark.parametrize("how", ["q", "SIGTERM"])
-def test_a_terminal_shows_the_run_until_q_or_a_signal(run: subprocess.Popen[str], site: Site, how: str) -> None:
+def test_a_terminal_shows_the_run_until_q_or_a_signal(run: subprocess.Popen[str], shared_site: Site, how: str) -> None:
     pytest.importorskip("textual", reason="Textual is not installed")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(
             sys.executable,
             [sys.executable, "-m", "dragon", "top", str(run.pid)],
-            {**site.environment, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"},
+            {**shared_site.environment, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"},
         )
     seen = b""
     while b"node-1" not in seen:
