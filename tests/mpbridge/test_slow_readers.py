@@ -96,30 +96,24 @@ def hold(end: Any) -> None:
     signal.pause()
 
 
-def test_a_waiting_writer_gets_an_error_when_its_reader_closes() -> None:
-    reading, writing = CONTEXT.Pipe(duplex=False)
-    sent, broken = CONTEXT.Value("i", 0), CONTEXT.Event()
-    process = CONTEXT.Process(target=report_broken, args=(writing, broken, sent))
-    process.start()
-    settled(sent)
-    reading.close()
-    assert broken.wait(30)
-    process.join()
-
-
-def test_a_waiting_writer_gets_an_error_when_its_reader_is_killed() -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_waiting_writer_gets_an_error_when_its_reader_closes_or_is_killed(killed: bool) -> None:
     reading, writing = CONTEXT.Pipe(duplex=False)
     sent, broken = CONTEXT.Value("i", 0), CONTEXT.Event()
     reader = CONTEXT.Process(target=hold, args=(reading,))
     writer = CONTEXT.Process(target=report_broken, args=(writing, broken, sent))
-    reader.start()
+    if killed:
+        reader.start()
+        reading.close()
     writer.start()
-    reading.close()
     settled(sent)
-    reader.kill()
+    if killed:
+        reader.kill()
+        reader.join()
+    else:
+        reading.close()
     assert broken.wait(30)
     writer.join()
-    reader.join()
 
 
 def test_ctrl_c_interrupts_a_waiting_writer() -> None:

@@ -147,15 +147,6 @@ def test_errors_of_tasks_have_their_remote_traceback() -> None:
         assert not result.successful()
 
 
-def test_callbacks_are_called_without_a_wait_for_the_result() -> None:
-    done, failed = threading.Event(), threading.Event()
-    with Pool(1) as pool:
-        pool.apply_async(square, (2,), callback=lambda value: done.set() if value == 4 else None)
-        pool.apply_async(fail, (2,), error_callback=lambda error: failed.set())
-        assert done.wait(30)
-        assert failed.wait(30)
-
-
 def test_an_error_of_a_callback_is_printed_and_the_result_is_available(capfd: pytest.CaptureFixture[str]) -> None:
     with Pool(1) as pool:
         result = pool.apply_async(square, (3,), callback=lambda value: 1 // 0)
@@ -218,16 +209,6 @@ def test_the_initializer_runs_in_every_worker_and_tasks_raise_its_error() -> Non
         assert set(pool.map(recall, range(4))) == {"hello"}
     with Pool(2, refuse) as pool, pytest.raises(RuntimeError, match="own words"):
         pool.apply_async(square, (1,)).get(30)
-
-
-def test_workers_are_replaced_after_maxtasksperchild_tasks() -> None:
-    with Pool(1, maxtasksperchild=2) as pool:
-        pids = pool.map(_pid, range(6), 1)
-    assert len(set(pids)) == 3
-
-
-def _pid(_: Any) -> int:
-    return os.getpid()
 
 
 def test_a_worker_has_the_name_of_a_pool_worker() -> None:

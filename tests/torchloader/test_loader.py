@@ -307,16 +307,6 @@ def test_many_iterations_can_be_abandoned() -> None:
             assert indices_of([next(iter(loader))]) == [[0, 1, 2, 3]]
 
 
-def test_loading_without_workers_does_not_change_the_random_state_of_the_program() -> None:
-    random.seed(5)
-    np.random.seed(5)
-    expected = random.random(), np.random.rand()
-    random.seed(5)
-    np.random.seed(5)
-    list(loader_of(Noisy(20), shuffle=True))
-    assert (random.random(), np.random.rand()) == expected
-
-
 NOT_REBUILT = r"TwoArguments: 7 of 20 \(this error cannot be rebuilt: TypeError: "
 
 

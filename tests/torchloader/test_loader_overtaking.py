@@ -219,19 +219,6 @@ def test_a_trainer_waits_only_while_no_batch_is_ready(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
 
-def test_every_batch_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = []
-
-    def pin(batch: list[Any]) -> list[Any]:
-        pinned.append(batch)
-        return batch
-
-    monkeypatch.setattr("torchloader.loader.iteration.pinner", lambda: pin)
-    with loader_of(Noisy(LENGTH), num_workers=2, pin_memory=True) as loader:
-        given = list(loader)
-    assert sorted(given) == sorted(pinned) == list(loader_of(Noisy(LENGTH)))
-
-
 def test_streams_overtake_each_other_and_each_one_is_in_order(tmp_path: Path) -> None:
     barrier = tmp_path / "barrier"
     with loader_of(GatedStreams(400, barrier), 2, num_workers=2, **FORKED) as loader:
