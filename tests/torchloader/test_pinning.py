@@ -161,8 +161,9 @@ def test_an_exception_of_pinning_is_raised_for_its_batch(monkeypatch: pytest.Mon
 
 def test_a_program_can_end_while_a_batch_is_pending(site: Site) -> None:
     program = site.write("""
-        import time
+        import sys, time
 
+        sys.modules["torch"] = None  # nothing here needs it, and every process would import it
         from torchloader import ElasticDataLoader
         from torchloader.loader import iteration
 
@@ -178,7 +179,7 @@ def test_a_program_can_end_while_a_batch_is_pending(site: Site) -> None:
 
         if __name__ == "__main__":
             iteration.pinner = lambda: lambda batch: batch
-            batches = iter(ElasticDataLoader(Slow(), None, num_workers=1, pin_memory=True))
+            batches = iter(ElasticDataLoader(Slow(), None, num_workers=1, pin_memory=True, collate_fn=abs))
             print(next(batches))
     """)
     assert site.run(sys.executable, program, timeout=60).stdout == "0\n"
