@@ -48,7 +48,7 @@ def end(_: Any) -> None:
     os._exit(3)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def executor() -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(2, mp_context=CONTEXT) as executor:
         yield executor
@@ -73,7 +73,7 @@ def test_map_raises_the_timeout_or_the_error_of_a_call(executor: ProcessPoolExec
     is retrieved from the iterator."""
     assert list(executor.map(add, range(5), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
     with pytest.raises(TimeoutError):
-        list(executor.map(time.sleep, [0.5], timeout=0.05))
+        list(executor.map(time.sleep, [1], timeout=0.05))
     results = executor.map(operator.truediv, [1, 1], [1, 0])
     assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
@@ -105,7 +105,7 @@ def test_an_abrupt_end_breaks_the_executor() -> None:
 def test_wait_and_as_completed_return_completed_futures(executor: ProcessPoolExecutor) -> None:
     """wait(): return_when must be one of FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED. as_completed(): yields
     futures as they complete."""
-    slow, quick = executor.submit(time.sleep, 0.5), executor.submit(double, 2)
+    slow, quick = executor.submit(time.sleep, 1), executor.submit(double, 2)
     done, _ = wait([slow, quick], LONG, FIRST_COMPLETED)
     assert quick in done
     failed = executor.submit(fail, 1)

@@ -1,18 +1,22 @@
-"""The metrics of queues and pools."""
+"""The metrics of queues and pools, in a run of their own: those of other tests would count too."""
 
 from __future__ import annotations
 
-import gc
+from pathlib import Path
+
+from conftest import Site
+from together import failures
+
+PROGRAM = f"""
 import multiprocessing as mp
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-from measured import measuring, newest, wait_until
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+
+from measured import newest, wait_until
 
 import dragon
 from dragon.native.pool import Pool
@@ -21,40 +25,48 @@ from dragon.native.queue import Queue
 from dragon.runtime.run import identity
 from dragon.telemetry import AnalysisClient
 
-assert dragon
+context = mp.get_context("dragon")
+"""
+CHECKS = """
 OF_QUEUES = ("queue_depth", "queue_bytes", "queue_puts", "queue_gets", "queue_waiting")
 OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers")
 
 
-@pytest.fixture(autouse=True)
-def measured() -> Iterator[None]:
-    gc.collect()  # queues that earlier tests have left in cycles
-    with measuring():
-        yield
-
-
-def get_for_ever(queue: Queue) -> None:
+def get_for_ever(queue):
     while True:
         queue.get()
 
 
-def put_for_ever(queue: Queue) -> None:
+def put_for_ever(queue):
     while True:
         queue.put(b"x" * 1000)
 
 
-def run(function: object, *args: object) -> Process:
-    process = Process(function, args)  # type: ignore[arg-type]
+def run(function, *args):
+    process = Process(function, args)
     process.start()
     return process
 
 
-def here() -> str:
-    """Return the place of a queue that the same line makes; earlier tests may have left queues of other places."""
-    return f"{Path(__file__).name}:{sys._getframe(1).f_lineno}"
+def here():
+    # The place of a queue that the same line makes.
+    return f"program.py:{sys._getframe(1).f_lineno}"
 
 
-def test_the_content_and_the_operations_of_a_queue_are_measured() -> None:
+# First, as the values of queues that were destroyed are kept for a while.
+def check_at_most_a_hundred_queues_are_measured():
+    queues = [Queue() for _ in range(130)]
+    try:
+        wait_until(bool, "queue_depth")
+        # Pools count too.
+        series = AnalysisClient().get_data(["queue_depth", "pool_workers"])
+        assert len(series) == 100
+    finally:
+        for queue in queues:
+            queue.destroy()
+
+
+def check_the_content_and_the_operations_of_a_queue_are_measured():
     queue, place = Queue(), here()
     for number in range(5):
         queue.put(number)
@@ -74,23 +86,23 @@ def test_the_content_and_the_operations_of_a_queue_are_measured() -> None:
     assert newest("queue_depth", "queue_bytes", place=place) == {"queue_depth": 0, "queue_bytes": 0}
 
 
-@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
-def test_the_queues_of_multiprocessing_are_measured(kind: str) -> None:
-    queue = getattr(mp.get_context("dragon"), kind)()
-    for number in range(7):
-        queue.put(number)
-    while 7 not in depths():  # earlier tests may have left queues of this process
+def check_the_queues_of_multiprocessing_are_measured():
+    queues = [getattr(context, kind)() for kind in ("Queue", "JoinableQueue", "SimpleQueue")]
+    for queue in queues:
+        for number in range(7):
+            queue.put(number)
+    while depths().count(7) < 3:
         time.sleep(0.02)
 
 
-def depths() -> list[float]:
-    """Return the newest depth of each queue that this process has made."""
+def depths():
+    # The newest depth of each queue that this process has made.
     tags = {"puid": str(identity().puid)}
     records = AnalysisClient().get_data("queue_depth", tags=tags, interval=0)
     return [list(record["dps"].values())[-1] for record in records]
 
 
-def test_queues_have_numbers_and_the_place_and_the_process_that_created_them() -> None:
+def check_queues_have_numbers_and_the_place_and_the_process_that_created_them():
     first, second, place = Queue(), Queue(), here()
     first.put(1)
     wait_until(lambda now: now["queue_puts"] == 1, "queue_puts", place=place)
@@ -102,7 +114,7 @@ def test_queues_have_numbers_and_the_place_and_the_process_that_created_them() -
     second.destroy()
 
 
-def test_waiting_processes_are_counted() -> None:
+def check_waiting_processes_are_counted():
     queue, place = Queue(1), here()
     getters = [run(get_for_ever, queue) for _ in range(2)]
     wait_until(lambda now: now["queue_waiting"] == 2, "queue_waiting", operation="get", place=place)
@@ -116,13 +128,13 @@ def test_waiting_processes_are_counted() -> None:
     putter.join()
 
 
-def test_processes_killed_during_an_operation_do_not_break_the_counts() -> None:
+def check_processes_killed_during_an_operation_do_not_break_the_counts():
     queue, place = Queue(), here()
     for _ in range(10):
         several = [run(get_for_ever, queue), run(put_for_ever, queue)]
         time.sleep(0.05)
         for process in several:
-            os.kill(process._started.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            os.kill(process._started.pid, signal.SIGKILL)
             process.join()
     while not queue.empty():
         queue.get()
@@ -136,7 +148,7 @@ def test_processes_killed_during_an_operation_do_not_break_the_counts() -> None:
     assert values == sorted(values)
 
 
-def test_a_destroyed_queue_is_not_measured_any_more() -> None:
+def check_a_destroyed_queue_is_not_measured_any_more():
     queue, place = Queue(), here()
     wait_until(bool, "queue_depth", place=place)
     queue.destroy()
@@ -148,21 +160,16 @@ def test_a_destroyed_queue_is_not_measured_any_more() -> None:
     assert len(record["dps"]) == count
 
 
-def test_at_most_a_hundred_queues_are_measured() -> None:
-    queues = [Queue() for _ in range(130)]
-    try:
-        wait_until(bool, "queue_depth")
-        # Pools count too, and the run may have one yet that nobody uses any more.
-        series = AnalysisClient().get_data(["queue_depth", "pool_workers"])
-        assert len(series) == 100
-    finally:
-        for queue in queues:
-            queue.destroy()
+def check_the_tasks_and_workers_of_a_native_pool_are_measured():
+    tasks_and_workers_are_measured(Pool(3))
 
 
-@pytest.mark.parametrize("kind", ["native", "multiprocessing"])
-def test_the_tasks_and_workers_of_a_pool_are_measured(kind: str) -> None:
-    with Pool(3) if kind == "native" else mp.get_context("dragon").Pool(3) as pool:
+def check_the_tasks_and_workers_of_a_pool_of_multiprocessing_are_measured():
+    tasks_and_workers_are_measured(context.Pool(3))
+
+
+def tasks_and_workers_are_measured(pool):
+    with pool:
         number = _number_of_the_newest_pool()
         pool.map(abs, range(20), chunksize=1)
         idle = {"pool_tasks_waiting": 0, "pool_tasks_running": 0, "pool_tasks_done": 20, "pool_workers": 3}
@@ -175,8 +182,8 @@ def test_the_tasks_and_workers_of_a_pool_are_measured(kind: str) -> None:
     wait_until(lambda now: now["pool_tasks_running"] == 0, "pool_tasks_running", pool=number)
 
 
-def _number_of_the_newest_pool() -> int:
-    """Return the number of the pool that was just created; the run may have others."""
+def _number_of_the_newest_pool():
+    # The number of the pool that was just created.
     begun = time.time() + 0.2  # what is told after that was looked for after the pool was made
     while True:
         found = AnalysisClient().get_data("pool_workers", start_time=begun, interval=0)
@@ -185,14 +192,15 @@ def _number_of_the_newest_pool() -> int:
         time.sleep(0.02)
 
 
-def places() -> set[str]:
-    wait_until(bool, "queue_depth")
+def places():
     return {record["tags"]["place"] for record in AnalysisClient().get_data("queue_depth", interval=0)}
 
 
-def test_channels_of_the_runtime_are_not_measured() -> None:
-    queue, before = Queue(), places()
-    ends, manager = mp.get_context("dragon").Pipe(), mp.get_context("dragon").Manager()
+def check_channels_of_the_runtime_are_not_measured():
+    queue, place = Queue(), here()
+    wait_until(bool, "queue_depth", place=place)
+    before = places()
+    ends, manager = context.Pipe(), context.Manager()
     other, place = Queue(), here()
     wait_until(bool, "queue_depth", place=place)
     assert places() == {*before, place}
@@ -200,3 +208,8 @@ def test_channels_of_the_runtime_are_not_measured() -> None:
     for each in (queue, other):
         each.destroy()
     assert len(ends) == 2
+"""
+
+
+def test_queues_and_pools_are_measured(site: Site) -> None:
+    assert failures(site, PROGRAM + CHECKS, "-T4", DRAGON_TELEMETRY_PERIOD="0.05") == {}
