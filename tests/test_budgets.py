@@ -22,7 +22,7 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 61_427,  # 1,540 for what batches do and `dragon explain`; 320 for quick starts
+    "lines of Python": 61_432,  # 1,540 for what batches do and `dragon explain`; 320 for quick starts
     "files of Python": 338,  # three for what starts without msgspec, four of batches and `dragon explain`
     "lines of C++": 14_658,  # wire and shards: what 4,100 lines of Python did; broadcasts; start requests
     "lines of dragon.agent": 10_022,  # 60 for a quick start; 16 for processes whose start was not acknowledged

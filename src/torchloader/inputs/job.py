@@ -72,6 +72,11 @@ class Job:
     speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def requested(self) -> int:
+        """Loading workers per device that it requests."""
+        return self.workers // self.devices.count
+
+    @property
     def iterations(self) -> int | None:
         """The iterations from its start to its end; None if the data determines them."""
         if not self.end_iter:
