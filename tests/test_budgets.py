@@ -27,7 +27,7 @@ BUDGETS = {
     "lines of C++": 14_658,  # wire and shards: what 4,100 lines of Python did; broadcasts; start requests
     "lines of dragon.agent": 10_022,  # 60 for a quick start; 16 for processes whose start was not acknowledged
     "lines of torchloader.loader": 4_550,
-    "lines of tests": 65_487,
+    "lines of tests": 65_495,  # 2,450 for the simulation of the control plane, 8 for interrupts that are lost
     "annotations Any": 150,  # most are values of users
     "modules of import dragon": 66,  # 63 to 64, by what else is installed
     "modules of an agent": 302,  # 300 to 301; three more, for what starts without msgspec

@@ -279,18 +279,26 @@ def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_without_errors(sit
         except KeyboardInterrupt:
             pass
     """)
+    lost = []
     for number in range(40):
         command = [sys.executable, "-m", "dragon", program]
         process = site.start(*command, start_new_session=True, stdin=subprocess.DEVNULL)
         time.sleep(0.1 + number * 0.01)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        # Python loses one that comes at some moments of its start, and its program is killed ten seconds later.
+        # One that comes at some moments of a start is lost. If it was the program's, that is killed ten seconds later;
+        # if it was that of `dragon`, which is rare, the run goes on until the next one.
+        try:
+            _, err = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            lost.append(number)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
         assert process.returncode in (0, 1, 130, -signal.SIGINT, 137), (number, err)
         assert "lost sys.stderr" not in err
         assert "dragon ERROR" not in err, err
         assert "is lost" not in err, err
         assert "is gone" not in err, err
+    assert len(lost) < 4, lost
 
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
